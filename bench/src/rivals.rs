@@ -18,7 +18,7 @@ pub enum Keeper {
     Restic,
 }
 
-/// What it took to store an image.
+/// The effort of storing an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Seconds until the whole image was in the store.

@@ -23,7 +23,7 @@ pub struct Way {
     pub breaks_after: usize,
 }
 
-/// What has gone up.
+/// The requests that have gone up.
 #[derive(Debug, Clone, Default)]
 pub struct Sent {
     /// Bytes of all requests.

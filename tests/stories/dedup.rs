@@ -31,6 +31,13 @@ fn what_two_images_have_in_common_is_stored_once() -> Result<()> {
     // The first image is removed: the space of its own chunks comes back while the second is
     // written on.
     daemon.cli(&["volume", "rm", "one", "--now"])?;
+    let plan = daemon.cli(&["sweep", "plan"])?;
+    let planned = |what: &str| plan[what].as_u64().with_context(|| format!("{what} of {plan}"));
+    let freed = planned("bytes_freed")? as f64 / (both - alone) as f64;
+    assert!((0.7..1.2).contains(&freed), "{freed} of the first image's share: {plan}");
+    assert!(planned("deletes")? > 0 && planned("writes")? > 0, "{plan}");
+    assert!(plan["cost"].is_string() && plan["saves_a_month"].is_string(), "{plan}");
+    assert_eq!(stored_bytes(&store), both, "a plan changes nothing");
     let stop = std::sync::atomic::AtomicBool::new(false);
     let writes = std::thread::scope(|scope| -> Result<usize> {
         let (stop, daemon) = (&stop, &daemon);

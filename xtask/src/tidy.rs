@@ -1,4 +1,4 @@
-//! Tidiness is a test: permitted edges, sizes of files, documents against code.
+//! Tidiness is a test: permitted edges, used dependencies, sizes of files, documents against code.
 
 use crate::circles::circles;
 use crate::run::{output, root, step};
@@ -12,7 +12,7 @@ const FILE_LINES_MAX: usize = 800;
 const LINE_CHARS_MAX: usize = 160;
 /// Most columns of a line that is a comment (STYLE.md).
 const COMMENT_COLUMNS_MAX: usize = 100;
-/// Words that hide the actor of a sentence (STYLE.md).
+/// Words that hide the actor of a sentence (STYLE.md), in comments, documents and messages.
 const NO_ACTORS: [&str; 4] = ["nobody", "somebody", "whoever", "what came of"];
 
 /// Checks everything; prints all findings before it fails.
@@ -20,6 +20,7 @@ pub fn tidy() -> Result<()> {
     step("tidy");
     let mut findings = Vec::new();
     edges(&mut findings)?;
+    dependencies(&mut findings)?;
     sources(&mut findings)?;
     reading_order(&mut findings)?;
     documents(&mut findings)?;
@@ -60,6 +61,32 @@ fn edges(findings: &mut Vec<String>) -> Result<()> {
                     "crate {name} must not use {}: see the table in ARCHITECTURE.md",
                     short(target)
                 ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each crate names in its sources every dependency that its manifest declares.
+fn dependencies(findings: &mut Vec<String>) -> Result<()> {
+    let sources = files("rs")?;
+    for manifest in files("toml")?.iter().filter(|path| path.ends_with("Cargo.toml")) {
+        let text = std::fs::read_to_string(root().join(manifest))?;
+        let folder = manifest.parent().unwrap_or(Path::new(""));
+        let (mut code, mut is_dependencies) = (String::new(), false);
+        for path in sources.iter().filter(|path| path.starts_with(folder)) {
+            code.push_str(&std::fs::read_to_string(root().join(path))?);
+        }
+        for line in text.lines() {
+            if line.starts_with('[') {
+                is_dependencies = matches!(line, "[dependencies]" | "[dev-dependencies]");
+            }
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            let is_name = is_dependencies && name.starts_with(|first: char| first.is_alphabetic());
+            let module = name.replace('-', "_");
+            let ways = [format!("{module}::"), format!("use {module}")];
+            if is_name && !ways.iter().any(|way| code.contains(way)) {
+                findings.push(format!("{}: {name} is not used", manifest.display()));
             }
         }
     }
@@ -112,11 +139,13 @@ fn sources(findings: &mut Vec<String>) -> Result<()> {
                 "{shown}: {lines} lines, at most {FILE_LINES_MAX}: split it by idea"
             ));
         }
-        let test = path
-            .components()
-            .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "tests.rs");
+        let of_tests =
+            |part: &str| matches!(part, "tests" | "tests.rs" | "testing.rs" | "xtask" | "examples");
+        let mut is_test = path.iter().filter_map(|part| part.to_str()).any(of_tests);
         for (number, line) in text.lines().enumerate() {
-            if let Some(why) = breaks_style(line) {
+            is_test |= line == "mod tests {";
+            let why = breaks_style(line).or_else(|| hides_actor(line).filter(|_| !is_test));
+            if let Some(why) = why {
                 findings.push(format!("{shown}:{}: {why}: see STYLE.md", number + 1));
             }
             if line.chars().count() > LINE_CHARS_MAX {
@@ -128,7 +157,7 @@ fn sources(findings: &mut Vec<String>) -> Result<()> {
             let promise = ["todo!(", "unimplemented!(", "// TODO", "// FIXME"]
                 .iter()
                 .any(|word| line.contains(word));
-            if promise && !test && !shown.to_string().starts_with("xtask") {
+            if promise && !is_test {
                 findings.push(format!("{shown}:{}: promises work instead of doing it", number + 1));
             }
         }
@@ -187,7 +216,13 @@ fn breaks_style(line: &str) -> Option<String> {
     if line.chars().count() > COMMENT_COLUMNS_MAX {
         return Some(format!("a comment beyond column {COMMENT_COLUMNS_MAX}"));
     }
-    let found = NO_ACTORS.iter().find(|word| comment.contains(**word));
+    hides_actor(&comment)
+}
+
+/// Says which word of a line hides the actor of its sentence, if one does.
+fn hides_actor(line: &str) -> Option<String> {
+    let line = line.to_lowercase();
+    let found = NO_ACTORS.iter().find(|word| line.contains(**word));
     found.map(|word| format!("\"{word}\" hides the actor"))
 }
 
@@ -205,6 +240,13 @@ fn documents(findings: &mut Vec<String>) -> Result<()> {
     }
     for path in files("md")? {
         let text = std::fs::read_to_string(root().join(&path)).unwrap_or_default();
+        // STYLE.md quotes the words, and the plan is no document for users.
+        let is_style = path.ends_with("STYLE.md") || path.ends_with("docs/plan.md");
+        for (number, line) in text.lines().enumerate().filter(|_| !is_style) {
+            if let Some(why) = hides_actor(line) {
+                findings.push(format!("{}:{}: {why}: see STYLE.md", path.display(), number + 1));
+            }
+        }
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let target = link.split('#').next().unwrap_or_default();
             if target.is_empty() || target.contains("://") {

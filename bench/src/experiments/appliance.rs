@@ -200,7 +200,7 @@ fn start(bench: &Bench, folder: &Path, way: &Way, volumes: usize, store: Store) 
     let wanted = if way.keeps_memory { "kept" } else { "new" };
     ensure!(
         began == wanted,
-        "{}: the memory was {began} and not {wanted}: does anybody clean /dev/shm?",
+        "{}: the memory was {began} and not {wanted}: is /dev/shm cleaned by another program?",
         way.name
     );
     Ok(Seen {

@@ -1,11 +1,11 @@
 //! A quiet volume beside another one that takes a stream: against two plain files on the same disk,
-//! written with O_DSYNC.
+//! written with O_DSYNC; and beside the destaging of what a stream has left.
 
 use crate::fio::Job;
 use crate::machine;
 use crate::nbd::{BLOCK, Client, Reply, Until, percentile};
-use crate::rounds::{Bench, Sides, median, middle, short, spread};
-use crate::servers::{Rekindle, written_file};
+use crate::rounds::{Bench, Run, Sides, median, middle, short, spread};
+use crate::servers::{Rekindle, fill, written_file};
 use crate::table::{Row, Wanted};
 use anyhow::Result;
 use rekindle_base::random::Random;
@@ -19,6 +19,8 @@ const NAME: &str = "beside";
 const QUIET_MEBIBYTES: u64 = 64;
 const STREAM_MEBIBYTES: u64 = 512;
 const STREAM_DEPTH: u64 = 32;
+/// A request of the stream has 256 KiB.
+const STREAM_REQUESTS_A_MEBIBYTE: f64 = 4.0;
 /// Time from the begin of the stream until the quiet side is measured.
 const HEAD_START: Duration = Duration::from_secs(1);
 
@@ -38,6 +40,15 @@ struct Figures {
     beside: Quiet,
     /// Rate of the stream, MiB/s.
     stream: f64,
+}
+
+/// A run: the quiet side alone, then while the node destages.
+#[derive(Debug, Clone, Copy)]
+struct Destaging {
+    alone: Quiet,
+    beside: Quiet,
+    /// Time of the destaging.
+    took: Duration,
 }
 
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
@@ -73,9 +84,46 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
         },
         || figures(bench, &into_file, |time| write_file(&quiet, time)),
     )?;
+    let rate = |job: &Job| Ok(job.run(&bench.layout)?.iops / STREAM_REQUESTS_A_MEBIBYTE);
+    let streams = bench.alternate(
+        || {
+            let rate = rate(&into_volume)?;
+            server.drain("stream")?;
+            Ok(rate)
+        },
+        || rate(&into_file),
+    )?;
     std::fs::remove_file(&quiet)?;
     std::fs::remove_file(&stream)?;
-    Ok(rows(&sides))
+    let destaging = bench.repeat(|| {
+        seed += 1;
+        destaging(bench, &server, seed)
+    })?;
+    let mut rows = rows(&sides);
+    rows.push(row_of_streams(&streams));
+    rows.push(row_of_destaging(&destaging));
+    Ok(rows)
+}
+
+/// Measures the quiet side alone, and as long as what a stream has left is destaged.
+fn destaging(bench: &Bench, server: &Rekindle, seed: u64) -> Result<Destaging> {
+    let time = Duration::from_secs(bench.seconds);
+    let measure = || -> Result<Vec<Reply>> {
+        machine::pin_this_thread(&bench.layout.client)?;
+        write_volume(server, seed, time)
+    };
+    std::thread::scope(|scope| {
+        let alone = quiet(&scope.spawn(measure).join().expect("no panic")?);
+        for _ in 0..2 {
+            fill(bench, &server.uri("stream"), STREAM_MEBIBYTES)?;
+        }
+        let begin = Instant::now();
+        let drain = scope.spawn(move || server.drain("stream").map(|()| begin.elapsed()));
+        let mut replies = scope.spawn(measure).join().expect("no panic")?;
+        let took = drain.join().expect("no panic")?;
+        replies.retain(|reply| reply.at < took);
+        Ok(Destaging { alone, beside: quiet(&replies), took })
+    })
 }
 
 /// Measures the quiet side alone and beside the stream, on the client's cores.
@@ -94,8 +142,7 @@ fn figures(
         let stream = scope.spawn(|| stream.run(&bench.layout));
         std::thread::sleep(HEAD_START);
         let beside = scope.spawn(measure).join().expect("no panic")?;
-        // A request of the stream has 256 KiB.
-        let stream = stream.join().expect("no panic")?.iops / 4.0;
+        let stream = stream.join().expect("no panic")?.iops / STREAM_REQUESTS_A_MEBIBYTE;
         Ok(Figures { alone, beside, stream })
     })
 }
@@ -165,4 +212,36 @@ fn rows(sides: &Sides<Figures, Figures>) -> Vec<Row> {
         .value(median(&sides.ours, slowed), "x")
         .wanted(Wanted::AtMost(3.0));
     vec![alone, beside, ratio]
+}
+
+fn row_of_streams(sides: &Sides<f64, f64>) -> Row {
+    let rate = |rate: &f64| *rate;
+    let (ours, theirs) = (median(&sides.ours, rate), median(&sides.theirs, rate));
+    let others = middle(&sides.ours, rate).others.max(middle(&sides.theirs, rate).others);
+    Row::new(NAME, "256 KiB writes, depth 32, alone; threads into a file with O_DSYNC")
+        .others(others)
+        .ours(format!("{} MiB/s", short(ours)))
+        .theirs(format!("{} MiB/s", short(theirs)))
+        .value(ours / theirs, "x")
+}
+
+fn row_of_destaging(runs: &[Run<Destaging>]) -> Row {
+    let p99 = |run: &Destaging| run.beside.p99;
+    let slowed = |run: &Destaging| run.beside.p99 / run.alone.p99;
+    let text = |of: fn(&Destaging) -> Quiet| {
+        let us = |of_quiet: fn(&Quiet) -> f64| short(median(runs, |run| of_quiet(&of(run))));
+        format!("p50 {} us, p99 {} us, p99.9 {} us", us(|q| q.p50), us(|q| q.p99), us(|q| q.p999))
+    };
+    let what = "4 KiB random writes, depth 1, while a stream's rest is destaged: p99; alone";
+    Row::new(NAME, what)
+        .others(middle(runs, p99).others)
+        .ours(text(|run| run.beside))
+        .theirs(text(|run| run.alone))
+        .value(median(runs, slowed), "x")
+        .wanted(Wanted::AtMost(1.3))
+        .note(format!(
+            "{} writes/s; the destaging took {} s",
+            short(median(runs, |run| run.beside.rate)),
+            short(median(runs, |run| run.took.as_secs_f64()))
+        ))
 }

@@ -15,7 +15,7 @@ use rekindle_supervise::signals::{StopSignals, until};
 use rekindle_supervise::sockets::{Listening, Role, WantedSockets};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
-use rekindle_terminal::words::{Place, address, size};
+use rekindle_terminal::words::{AddressOrOff, address, size};
 use serde_json::{Value, json};
 use std::io;
 use std::net::SocketAddr;
@@ -58,10 +58,10 @@ pub struct Run {
     pub folder: PathBuf,
     /// Serve NBD here besides DIR/nbd.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    pub nbd: Vec<Place>,
+    pub nbd: Vec<AddressOrOff>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    pub http: Vec<Place>,
+    pub http: Vec<AddressOrOff>,
     /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
     /// encrypted
     #[arg(long)]
@@ -91,7 +91,7 @@ pub struct Run {
 
 impl Run {
     fn sockets(&self) -> WantedSockets {
-        let asked = |places: &[Place]| places.iter().flatten().cloned().collect();
+        let asked = |places: &[AddressOrOff]| places.iter().flatten().cloned().collect();
         WantedSockets {
             nbd: asked(&self.nbd),
             http: asked(&self.http),

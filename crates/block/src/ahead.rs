@@ -28,7 +28,7 @@ pub(crate) enum Noted {
     Miss,
 }
 
-/// What a sequential reader needs next.
+/// The ranges that a sequential reader needs next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fetch {
     pub(crate) data: Range<u64>,

@@ -13,6 +13,7 @@ use crate::limits;
 use crate::spare::Spare;
 use rekindle_base::checksum::crc32c_seeded;
 use rekindle_content::Stretch;
+use rekindle_env::give_way;
 use std::ops::Range;
 
 /// Least count of pages before the hash ends a chunk.
@@ -147,6 +148,7 @@ impl Cutting {
     pub fn end_chunk(&mut self) {
         let count = self.pages_of_chunk();
         if count > 0 {
+            give_way();
             self.cut.pieces.push(Piece::Chunk(Run { page: self.end - count, from: 0, count }));
             self.ends.push(self.bytes.len());
         }
@@ -229,6 +231,19 @@ mod tests {
             ends.iter().map(|end| end - shift.min(*end)).filter(|end| *end > 300).collect()
         };
         assert_eq!(far(&after, 3), far(&before, 0));
+    }
+
+    #[test]
+    fn other_threads_may_go_first_before_each_chunk() {
+        let mut cutting =
+            Cutting::new(Cutter::new(Layout::default(), 7), PAGE_BYTES, Spare::default());
+        let data = (0..160).flat_map(page).collect::<Vec<_>>();
+        let before = rekindle_env::ways_given();
+        cutting.pages(0, &data);
+        let chunk = |piece: &&Piece| matches!(piece, Piece::Chunk(_));
+        let count = cutting.take().pieces.iter().filter(chunk).count();
+        assert!(count >= GOLDEN.len(), "{count}");
+        assert_eq!(rekindle_env::ways_given() - before, count as u64);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::kind::{KIND, served};
 use futures_util::future;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Backlog, Error as StagingError, Extent, Staged, Ticket, Written};
+use rekindle_staging::{Backlog, Error as StagingError, Extent, Quantum, Staged, Ticket, Written};
 use rekindle_volume::{Error, Handle, Volumes};
 use std::sync::Arc;
 
@@ -20,7 +20,9 @@ pub struct Device {
 }
 
 /// The common outcome of several changes.
-enum Gathered {
+#[derive(Default)]
+pub enum Gathered {
+    #[default]
     Acked,
     NeedsSync(Ticket),
     Pending(Option<Ticket>, Vec<BoxFuture<'static, Result<(), StagingError>>>),
@@ -89,6 +91,17 @@ impl Device {
         Ok(self.staged.read(offset, out).await?)
     }
 
+    /// Whether the caller may submit a write of `bytes` now: see [`Staged::admits`].
+    #[must_use]
+    pub fn admits(&self, under_way: u64, bytes: u64) -> bool {
+        self.staged.admits(under_way, bytes)
+    }
+
+    /// Waits for the caller's quantum to submit some bytes.
+    pub async fn quantum(&self) -> Quantum {
+        self.staged.quantum().await
+    }
+
     /// Submits a write; large ones become several changes. A plain call.
     pub fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
         self.check("a write", offset, data.len() as u64)?;
@@ -100,13 +113,19 @@ impl Device {
                 self.staged.write(offset, data, durable)
             });
         }
-        let mut gathered = Gathered::Acked;
+        let mut gathered = Gathered::default();
         let mut position = offset;
         for piece in data.chunks(most) {
             gathered.add(self.staged.write(position, piece, durable));
             position += piece.len() as u64;
         }
-        Ok(gathered.into_written(&self.staged))
+        Ok(self.all(gathered))
+    }
+
+    /// Combines the outcomes of several writes.
+    #[must_use]
+    pub fn all(&self, gathered: Gathered) -> Written {
+        gathered.into_written(&self.staged)
     }
 
     /// Submits a write-zeroes, or a trim. A plain call.
@@ -161,7 +180,8 @@ impl Device {
 }
 
 impl Gathered {
-    fn add(&mut self, written: Written) {
+    /// Adds the outcome of another change.
+    pub fn add(&mut self, written: Written) {
         let this = std::mem::replace(self, Gathered::Acked);
         *self = match (this, written) {
             (this, Written::Acked) => this,

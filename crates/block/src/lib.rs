@@ -17,7 +17,7 @@ mod spare;
 mod widen;
 mod windows;
 
-pub use device::Device;
+pub use device::{Device, Gathered};
 pub use extents::Extents;
 pub use kind::{Block, KIND};
 pub use layout::Layout;

@@ -1,4 +1,4 @@
-//! What a change writes anew beside itself, in a layout by content. Pure.
+//! The pages that a change writes anew beside itself, in a layout by content. Pure.
 //!
 //! A small write takes its pages out of a chunk and leaves the rest where it is: nothing is copied,
 //! but the store keeps the bytes that were written over, and the tree gets more entries. Both are

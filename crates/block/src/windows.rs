@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rekindle_content::tree::Root;
 use rekindle_content::{Class, Error, Pointer};
+use rekindle_env::give_way;
 use rekindle_staging::{Error as StagingError, Fold};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -149,6 +150,7 @@ impl<'a> Windows<'a> {
             self.extents.fill(&pointer, &chunks[&pointer], bytes(run.from), out)?;
         }
         for part in parts {
+            give_way();
             let out = &mut data[part.at..part.at + part.length];
             self.changes[part.change].source.read(part.start, out).await?;
         }

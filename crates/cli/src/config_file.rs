@@ -14,7 +14,7 @@ use rekindle_node::prices::Price;
 use rekindle_supervise::access;
 use rekindle_supervise::sockets::WantedSockets;
 use rekindle_terminal::failure::{Failure, Outcome};
-use rekindle_terminal::words::{Place, address};
+use rekindle_terminal::words::{AddressOrOff, address};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -150,7 +150,7 @@ impl Reader {
             Some(value) => vec![value],
         };
         let read = values.iter().map(|value| read_value(key, value, address));
-        *places = read.collect::<Result<Vec<Place>, _>>()?.into_iter().flatten().collect();
+        *places = read.collect::<Result<Vec<AddressOrOff>, _>>()?.into_iter().flatten().collect();
         Ok(())
     }
 

@@ -27,7 +27,7 @@ impl BundlePlace {
     }
 }
 
-/// What one read of a bundle gave.
+/// The result of one read of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fetched {
     /// The bodies of its chunks.
@@ -39,12 +39,12 @@ pub(crate) enum Fetched {
 #[derive(Default)]
 pub(crate) struct Bundles {
     pub(crate) flights: SingleFlight<BundlePlace, Fetched>,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptBundles>,
 }
 
 /// The bundles in RAM, those last that were used last. They are few.
 #[derive(Default)]
-struct Kept {
+struct KeptBundles {
     bundles: VecDeque<(BundlePlace, Bytes)>,
     bytes: usize,
 }
@@ -79,7 +79,7 @@ impl Bundles {
     }
 }
 
-impl Kept {
+impl KeptBundles {
     fn remove(&mut self, place: BundlePlace) {
         if let Some(at) = self.bundles.iter().position(|(kept, _)| *kept == place)
             && let Some((_, bodies)) = self.bundles.remove(at)

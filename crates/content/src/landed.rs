@@ -3,9 +3,9 @@
 //! A commit whose outcome was open may land long after its life has ended. Until then no record
 //! named its root, so a sweep may have deleted what the root reaches.
 
+use crate::cache::Keep;
 use crate::fetch::Sharing;
 use crate::name::{PackMap, PackSet, PlaceSet};
-use crate::read::Keep;
 use crate::sweep::condemned;
 use crate::tree::Root;
 use crate::{Class, Content, Error, Pointer, limits, pack};

@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 
 #[derive(Default)]
 pub(crate) struct Live {
-    state: Mutex<State>,
+    state: Mutex<HoldTable>,
     ended: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct HoldTable {
     /// Number of holds begun so far.
     begun: u64,
     /// Holds that have not ended.
@@ -98,7 +98,7 @@ impl Hold {
     /// that others share before any of them can upload it.
     pub(crate) fn wrote(&self, pack: PackId) {
         let mut state = self.live.state.lock();
-        let State { holds, writers, is_ended, .. } = &mut *state;
+        let HoldTable { holds, writers, is_ended, .. } = &mut *state;
         if let Some(held) = holds.get_mut(&self.sequence) {
             held.packs.push(pack);
         }
@@ -118,7 +118,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = self.live.state.lock();
-        let State { holds, writers, ended, is_ended, .. } = &mut *state;
+        let HoldTable { holds, writers, ended, is_ended, .. } = &mut *state;
         let held = holds.remove(&self.sequence).unwrap_or_default();
         for pack in held.packs {
             let Some(others) = writers.get_mut(&pack) else { continue };

@@ -24,11 +24,11 @@ pub(crate) fn pack_of(key: &str) -> Option<PackId> {
 /// Notes that were read lately, and the places that reads have proven.
 #[derive(Default)]
 pub(crate) struct MovedNotes {
-    state: Mutex<State>,
+    state: Mutex<NoteTable>,
 }
 
 #[derive(Default)]
-struct State {
+struct NoteTable {
     notes: PackMap<Arc<Moved>>,
     /// Packs whose notes were written by this process, after the copies were durable.
     own: PackSet,
@@ -192,7 +192,7 @@ impl MovedNotes {
     }
 }
 
-impl State {
+impl NoteTable {
     fn drop_note(&mut self, pack: PackId) {
         self.notes.remove(&pack);
         self.own.remove(&pack);

@@ -8,7 +8,7 @@
 //! | 32 | 16 | pack |
 //! | 48 | 4 | offset of the blob in the pack |
 //! | 52 | 4 | length of the blob in the pack |
-//! | 56 | 4 | length of the content |
+//! | 56 | 4 | length of the body |
 //! | 60 | 4 | part of a bundle; 0: the chunk has a blob of its own |
 //!
 //! As text (in records): `pack:offset:stored:length:name`, numbers decimal, pack and name in hex;
@@ -117,7 +117,7 @@ pub struct Pointer {
     pub offset: u32,
     /// Length of the chunk's blob in the pack, bytes.
     pub stored: u32,
-    /// Length of the chunk's content, bytes.
+    /// Length of the chunk's body, bytes.
     pub length: u32,
     /// The part of the blob that is the chunk.
     pub part: Part,

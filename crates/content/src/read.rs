@@ -8,6 +8,7 @@
 //! itself.
 
 use crate::bundles::BundlePlace;
+use crate::cache::Keep;
 use crate::content::{Inner, add};
 use crate::fetch::{Sharing, neighbours, unless_away};
 use crate::name::Name;
@@ -20,13 +21,6 @@ use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
-
-/// The choice whether a chunk that is read from the store stays in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Keep {
-    Yes,
-    No,
-}
 
 impl Content {
     /// Returns a chunk that is in the cache or, as metadata, in warm memory. A plain call: no I/O,
@@ -88,7 +82,7 @@ impl Content {
             };
             let inner = self.inner.clone();
             self.inner.env.spawn("content-prefetch", async move {
-                let _ = inner.read_each(&group, class, Keep::Yes).await;
+                let _ = inner.read_each(&group, class, Keep::Unasked).await;
                 drop(permit);
             });
         }
@@ -130,9 +124,7 @@ impl Inner {
             None => (self.warm.get(&self.namer, pointer)?, Source::Warm),
         };
         self.fetched(pointer, source, watch);
-        if keep == Keep::Yes {
-            self.cache.insert(pointer.name, pack::class(pointer.pack), found.clone());
-        }
+        self.cache.insert(pointer.name, pack::class(pointer.pack), keep, found.clone());
         Ok(found)
     }
 
@@ -162,9 +154,11 @@ impl Inner {
     }
 
     /// Keeps a verified chunk for the next reader in this process, and in the next one.
-    pub(crate) fn keep(&self, name: Name, class: Class, body: Body) {
-        self.warm.keep(&name, class, &body);
-        self.cache.insert(name, class, body);
+    pub(crate) fn keep(&self, name: Name, class: Class, keep: Keep, body: Body) {
+        if keep != Keep::No {
+            self.warm.keep(&name, class, &body);
+            self.cache.insert(name, class, keep, body);
+        }
     }
 
     /// Reads a chunk from the cache, warm memory or the store.
@@ -189,7 +183,7 @@ impl Inner {
             Ok(body) => return Some(body),
             Err(miss) => miss,
         };
-        if keep == Keep::Yes {
+        if keep != Keep::No {
             self.warm.missed(miss);
             if let Some(miss) = miss {
                 self.env.boot_missed(miss.as_str(), self.env.watch());
@@ -216,16 +210,19 @@ impl Inner {
             let fetched = fetch(inner.clone());
             async move {
                 // A reader that was a moment faster may have left the chunk there.
-                match inner.cache.get(&name) {
-                    Some(body) => Ok(body),
-                    None => fetched.await,
+                if let Some(body) = inner.cache.get(&name) {
+                    return Ok(body);
                 }
+                let body = fetched.await?;
+                // As the first of the readers says: one that joins a fetch ahead is a stream.
+                inner.keep(name, class, keep, body.clone());
+                Ok(body)
             }
         };
         let body = self.flights.share(*pointer, read).await?;
         self.fetched(pointer, Source::Store, watch);
-        if keep == Keep::Yes {
-            self.keep(name, class, body.clone());
+        if keep != Keep::No && !self.cache.touch(&name) {
+            self.keep(name, class, keep, body.clone());
         }
         Ok(body)
     }
@@ -258,7 +255,7 @@ impl Inner {
                 for (pointer, body) in group.iter().zip(bodies) {
                     match body {
                         Some(body) if *pointer == place => found = Some(body),
-                        Some(body) => inner.keep(pointer.name, class, body),
+                        Some(body) => inner.keep(pointer.name, class, Keep::Yes, body),
                         None => {}
                     }
                 }

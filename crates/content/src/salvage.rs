@@ -16,12 +16,12 @@ pub use mend::mend_packs;
 use crate::fetch::Sharing;
 use crate::name::NameMap;
 use crate::pack::reader::Body;
-use crate::sweep::condemned::{self, State};
+use crate::sweep::condemned::{self, CondemnedState};
 use crate::tree::prune::{Fate, Fates, prune};
 use crate::tree::{Root, joined};
 use crate::verify::{Damage, Progress, verify};
 use crate::{Batch, Class, Content, Error, Hold, Missing, Pointer, limits, pack};
-use copies::Copies;
+use copies::OtherPlaces;
 use futures_util::future::join_all;
 use rebuild::Rebuild;
 use rekindle_base::PackId;
@@ -47,7 +47,7 @@ pub struct Findings {
     pub checked: Progress,
     damages: Vec<Damage>,
     footers: Vec<PackId>,
-    copies: Copies,
+    copies: OtherPlaces,
 }
 
 impl Findings {
@@ -130,7 +130,7 @@ pub async fn examine_earlier(
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Option<Findings>, Error> {
     // A sweep that condemns from now on waits for the hold, and marks again afterwards.
-    if condemned::read(&content.inner.store).await?.state != State::Clear {
+    if condemned::read(&content.inner.store).await?.state != CondemnedState::Clear {
         return Ok(None);
     }
     Ok(Some(examine(content, root, progress).await?))

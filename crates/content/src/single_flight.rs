@@ -21,7 +21,7 @@ pub(crate) struct SingleFlight<K, V> {
 }
 
 /// One reader's part in a flight.
-struct Part<'a, K: Hash + Eq, V: Clone> {
+struct FlightReader<'a, K: Hash + Eq, V: Clone> {
     flights: &'a Mutex<Flights<K, V>>,
     place: K,
     flight: Flight<V>,
@@ -56,13 +56,13 @@ impl<K: Hash + Eq + Copy, V: Clone> SingleFlight<K, V> {
             let begin = || (read().boxed().shared(), 0);
             let (flight, readers) = flights.entry(place).or_insert_with(begin);
             *readers += 1;
-            Part { flights: &self.flights, place, flight: flight.clone() }
+            FlightReader { flights: &self.flights, place, flight: flight.clone() }
         };
         part.flight.clone().await
     }
 }
 
-impl<K: Hash + Eq, V: Clone> Drop for Part<'_, K, V> {
+impl<K: Hash + Eq, V: Clone> Drop for FlightReader<'_, K, V> {
     fn drop(&mut self) {
         let mut flights = self.flights.lock();
         // After a finished flight another one may have begun here.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use rekindle_base::{NodeId, PackId};
 use rekindle_content::sweep::{
-    Budget, Kept, Look, Options, Roots, Source, SourceId, Sources, Sweeper, Written,
+    Budget, KeptRoot, Look, Options, Roots, Source, SourceId, Sources, Sweeper, Written,
 };
 use rekindle_content::{Class, Compression, Config, Content, Error, Part, Pointer, pack};
 use rekindle_datastore::backend::mem::Mem;
@@ -94,7 +94,7 @@ struct One(Pointer);
 
 impl Roots for One {
     fn look<'a>(&'a self, _: &'a Sources, _: Look<'a>) -> BoxFuture<'a, Result<Sources, Error>> {
-        let roots = vec![Kept { root: self.0, until: None }];
+        let roots = vec![KeptRoot { root: self.0, until: None }];
         let records = [(SourceId([1; 16]), Source { tag: None, roots })].into();
         Box::pin(std::future::ready(Ok(Sources { records, ..Sources::default() })))
     }

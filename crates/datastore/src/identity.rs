@@ -3,7 +3,7 @@
 use crate::record::{Body, Seal, Writer};
 use crate::secret::Secret;
 use crate::{Error, key};
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all, try_join_all};
 use rekindle_base::StoreId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -45,18 +45,35 @@ impl fmt::Debug for Identity {
 /// Returns the identity of the store. An empty store gets an identity and markers; a place with
 /// foreign objects is refused.
 pub async fn open_or_create(writer: &Writer) -> Result<Identity, Error> {
+    match look(writer).await? {
+        Some(identity) => Ok(identity),
+        None => make(writer).await,
+    }
+}
+
+/// Returns the identity of the store; `None` for an empty store. A place with foreign objects is
+/// refused.
+pub async fn look(writer: &Writer) -> Result<Option<Identity>, Error> {
     if let Some(held) = writer.read::<Identity>(key::IDENTITY).await.map_err(advised)? {
         // The node that made the store was cut off before the markers.
         let unfinished = held.seal() != Seal::None && held.value.marked.is_empty();
-        return if unfinished { mark(writer).await } else { Ok(held.value) };
+        return match unfinished {
+            true => mark(writer).await.map(Some),
+            false => Ok(Some(held.value)),
+        };
     }
     if let Some(stranger) = stranger(writer).await? {
         // Another node may have made the store between our two reads.
         if let Some(identity) = find(writer).await? {
-            return Ok(identity);
+            return Ok(Some(identity));
         }
         return Err(Error::Refused(refusal(writer, &stranger)));
     }
+    Ok(None)
+}
+
+/// Gives an empty store an identity and markers, unless another node has done so.
+pub async fn make(writer: &Writer) -> Result<Identity, Error> {
     let identity = Identity {
         store: StoreId(writer.env.random()),
         secret: Secret(writer.env.random()),
@@ -157,10 +174,18 @@ fn advised(error: Error) -> Error {
 
 /// Finds an object that cannot be in an empty store.
 async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
+    let (listed, marked) = join(listed(writer), marker(writer)).await;
+    match listed? {
+        Some(stranger) => Ok(Some(stranger)),
+        None => marked,
+    }
+}
+
+async fn listed(writer: &Writer) -> Result<Option<String>, Error> {
     let mut after: Option<String> = None;
     loop {
         let page = writer.store.list("", after.as_deref()).await?;
-        let Some(last) = page.last() else { return marker(writer).await };
+        let Some(last) = page.last() else { return Ok(None) };
         after = Some(last.key.clone());
         // A probe that was interrupted leaves objects before there is an identity.
         if let Some(other) = page.into_iter().find(|object| !object.key.starts_with(key::PROBE)) {
@@ -171,15 +196,15 @@ async fn stranger(writer: &Writer) -> Result<Option<String>, Error> {
 
 /// Finds a marker: where a marker lies, there was a store.
 async fn marker(writer: &Writer) -> Result<Option<String>, Error> {
-    for folder in key::MARKED {
+    let found = key::MARKED.iter().map(async |folder| {
         let key = key::marker_key(folder);
         match writer.store.get(&key).await {
-            Ok(_) => return Ok(Some(key)),
-            Err(Error::NotFound(_)) => {}
-            Err(error) => return Err(error),
+            Ok(_) => Ok(Some(key)),
+            Err(Error::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
         }
-    }
-    Ok(None)
+    });
+    Ok(try_join_all(found).await?.into_iter().flatten().next())
 }
 
 fn refusal(writer: &Writer, stranger: &str) -> String {

@@ -64,7 +64,8 @@ pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 pub const MARKER_TRUST: Duration = Duration::from_secs(1);
 /// Shortest file that a folder store writes past the page cache, bytes.
 pub const DIRECT_FILE_BYTES_MIN: usize = 256 << 10;
-/// Bytes that it writes there with one call.
-pub const DIRECT_PIECE_BYTES: usize = 1 << 20;
+/// Bytes that it writes there with one call. The log may be on the same device: a commit waits for
+/// the calls that the device has before it.
+pub const DIRECT_PIECE_BYTES: usize = 256 << 10;
 /// Records of which a writer remembers that it has written them, at most.
 pub const WRITTEN_KEYS_MAX: usize = 1 << 16;

@@ -2,7 +2,7 @@
 
 use crate::backend::dir::Dir;
 use crate::backend::mem::Mem;
-use crate::backend::s3::{Place, S3};
+use crate::backend::s3::{S3, S3Settings};
 use crate::{Error, Store};
 use rekindle_env::Env;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub async fn open(env: &Env, url: &str) -> Result<Store, Error> {
     match url.parse()? {
         Url::Folder(path) => Dir::open(env, Path::new(&path)).await,
         Url::Bucket { bucket, prefix } => {
-            S3::open(env, &Place { bucket, prefix, ..Place::default() })
+            S3::open(env, &S3Settings { bucket, prefix, ..S3Settings::default() })
         }
         Url::Memory => Ok(Mem::store()),
     }

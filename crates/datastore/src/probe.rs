@@ -19,13 +19,21 @@ pub async fn probe(env: &Env, store: &Store) -> Result<(), Error> {
     let plain = format!("{folder}plain");
     let (created, written) =
         join(create_race(store, &raced), plain_objects(store, &folder, &plain)).await;
-    let outcome = match (created, written) {
-        (Ok(stale), Ok(())) => replace_race(store, &raced, &stale).await,
-        (Err(error), _) | (_, Err(error)) => Err(error),
+    let replaced = async {
+        match created {
+            Ok(stale) => replace_race(store, &raced, &stale).await,
+            Err(error) => Err(error),
+        }
     };
-    let (first, second) = join(store.delete(&raced), store.delete(&plain)).await;
-    outcome.and(first).and(second)?;
-    match store.get(&plain).await {
+    let (replaced, gone) = join(replaced, removal(store, &plain)).await;
+    let cleaned = store.delete(&raced).await;
+    replaced.and(written).and(gone).and(cleaned)
+}
+
+/// Checks that a deleted object cannot be read.
+async fn removal(store: &Store, key: &str) -> Result<(), Error> {
+    store.delete(key).await?;
+    match store.get(key).await {
         Err(Error::NotFound(_)) => Ok(()),
         Ok(_) => Err(broken(store, "an object that was deleted can still be read")),
         Err(error) => Err(error),
@@ -49,14 +57,18 @@ async fn replace_race(store: &Store, key: &str, version: &Version) -> Result<(),
         join_all((0..WRITERS).map(|writer| store.replace(key, body(writer + WRITERS), version)))
             .await;
     let taken = |error: &Error| matches!(error, Error::Conflict(_));
-    judge(store, key, &attempts, taken, "replace", "If-Match").await?;
-    match store.replace(key, body(u8::MAX), version).await {
-        Err(Error::Conflict(_)) => Ok(()),
+    let (judged, late) = join(
+        judge(store, key, &attempts, taken, "replace", "If-Match"),
+        store.replace(key, body(u8::MAX), version),
+    )
+    .await;
+    match late {
+        Err(Error::Conflict(_)) => judged.map(drop),
         Ok(_) => Err(broken(
             store,
             "an object could be replaced by a writer that knew an older version only",
         )),
-        Err(error) => Err(error),
+        Err(error) => judged.and(Err(error)),
     }
 }
 

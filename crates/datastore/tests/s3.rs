@@ -5,7 +5,7 @@ mod conformance;
 
 use bytes::Bytes;
 use e2e::s3::{BUCKET, KEY, Kind, S3Server};
-use rekindle_datastore::backend::s3::{Place, S3};
+use rekindle_datastore::backend::s3::{S3, S3Settings};
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_datastore::record::Writer;
 use rekindle_datastore::{Error, Store, Version, identity, layer, probe};
@@ -19,8 +19,8 @@ struct Server {
 }
 
 impl Server {
-    fn place(&self, prefix: &str) -> Place {
-        Place {
+    fn place(&self, prefix: &str) -> S3Settings {
+        S3Settings {
             bucket: BUCKET.to_owned(),
             prefix: prefix.to_owned(),
             endpoint: Some(format!("http://{}", self.process.address())),
@@ -158,13 +158,13 @@ fn answer(mut stream: std::net::TcpStream, way: &Carried, server: Narrow) {
 
 /// Opens the store behind such a server, with this patience.
 fn behind(env: &Env, port: u16, patience: Duration) -> Store {
-    let place = Place {
+    let place = S3Settings {
         bucket: "bucket".to_owned(),
         endpoint: Some(format!("http://127.0.0.1:{port}")),
         region: Some("us-east-1".to_owned()),
         credentials: Some(("access".to_owned(), "secret".to_owned())),
         patience: Some(patience),
-        ..Place::default()
+        ..S3Settings::default()
     };
     S3::open(env, &place).expect("a good place")
 }
@@ -254,11 +254,13 @@ fn wrong_settings_are_refused_with_the_reason() {
 
 async fn wrong_settings(env: &Env, server: &Server) {
     let place = server.place("");
-    let no_bucket = Place { bucket: "absent".to_owned(), ..place.clone() };
+    let no_bucket = S3Settings { bucket: "absent".to_owned(), ..place.clone() };
     let no_entry =
-        Place { credentials: Some((KEY.0.to_owned(), "wrong".to_owned())), ..place.clone() };
-    let stranger =
-        Place { credentials: Some(("nobody".to_owned(), "wrong".to_owned())), ..place.clone() };
+        S3Settings { credentials: Some((KEY.0.to_owned(), "wrong".to_owned())), ..place.clone() };
+    let stranger = S3Settings {
+        credentials: Some(("nobody".to_owned(), "wrong".to_owned())),
+        ..place.clone()
+    };
     for (wrong, says) in
         [(no_bucket, "bucket does not exist"), (no_entry, "signature"), (stranger, "access")]
     {
@@ -277,7 +279,7 @@ async fn wrong_settings(env: &Env, server: &Server) {
             assert!(error.to_string().to_lowercase().contains(says), "{error}");
         }
     }
-    let nobody = Place { endpoint: Some("http://127.0.0.1:1".to_owned()), ..place };
+    let nobody = S3Settings { endpoint: Some("http://127.0.0.1:1".to_owned()), ..place };
     let store = S3::open(env, &nobody).expect("nothing is asked yet");
     for outcome in [
         store.get("a").await.map(drop),

@@ -21,6 +21,7 @@ mod switch;
 #[cfg(test)]
 mod tests;
 mod traits;
+mod way;
 
 pub use address::BadAddress;
 pub use aligned::{Aligned, DIRECT_BYTES};
@@ -29,6 +30,7 @@ pub use traits::{
     Accepted, Acceptor, Address, BoxFuture, Clock, Descriptors, Disk, File, FileKind, Memory,
     Moment, Net, Open, Random, Region, Stream, Task, TaskHandle, Tasks, Timestamp,
 };
+pub use way::{give_way, ways_given};
 
 use parking_lot::Mutex;
 use std::future::Future;

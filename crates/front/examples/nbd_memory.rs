@@ -6,10 +6,11 @@
 //! A third argument, `staged`, makes writes need a sync; `done` is the default.
 
 use parking_lot::RwLock;
+use rekindle_block::Gathered;
 use rekindle_env::BoxFuture;
 use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections};
 use rekindle_front::nbd::{ExportError, Exports, Target, serve};
-use rekindle_staging::{Extent, Ticket, Written};
+use rekindle_staging::{Extent, Quantum, Ticket, Written};
 use rekindle_volume::Error;
 use std::sync::Arc;
 
@@ -40,10 +41,19 @@ impl Target for Memory {
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         self.read_now(offset, out).map(|_| ())
     }
+    fn admits(&self, _under_way: u64, _bytes: u64) -> bool {
+        true
+    }
+    async fn quantum(&self) -> Quantum {
+        Quantum::free()
+    }
     fn write(&self, offset: u64, data: &[u8], _durable: bool) -> Result<Written, Error> {
         let start = offset as usize;
         self.bytes.write()[start..start + data.len()].copy_from_slice(data);
         Ok(self.written())
+    }
+    fn all(&self, _gathered: Gathered) -> Written {
+        self.written()
     }
     fn clear(
         &self,

@@ -41,19 +41,19 @@ const CONNECTION_BYTES: usize = 256 << 10;
 
 /// The threads that run a connection's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum SessionThread {
     /// A thread of its own, so that the session may write to the disk itself.
     OwnThread,
     /// The background threads.
     Background,
 }
 
-impl Place {
+impl SessionThread {
     /// Returns the descriptors that a session takes.
     fn descriptors(self) -> u64 {
         match self {
-            Place::OwnThread => DESCRIPTORS_OF_THREAD,
-            Place::Background => 1,
+            SessionThread::OwnThread => DESCRIPTORS_OF_THREAD,
+            SessionThread::Background => 1,
         }
     }
 }
@@ -62,7 +62,7 @@ impl Place {
 struct Door {
     listener: usize,
     address: Address,
-    place: Place,
+    place: SessionThread,
 }
 
 impl Door {
@@ -74,7 +74,7 @@ impl Door {
     /// in.
     fn descriptors_needed(&self, limit: u64) -> u64 {
         let reserve = DESCRIPTORS_RESERVED.min(limit / 4);
-        let reserve = if self.place == Place::Background { reserve / 2 } else { reserve };
+        let reserve = if self.place == SessionThread::Background { reserve / 2 } else { reserve };
         let doubled = if matches!(self.address, Address::Tcp(_)) { reserve * 2 } else { reserve };
         doubled + self.place.descriptors() - 1
     }
@@ -94,14 +94,14 @@ struct Inner {
     /// Most connections at each listener.
     connections_max: usize,
     budget: Budget,
-    state: Mutex<State>,
+    state: Mutex<ConnTable>,
     /// Notified when a connection ends.
     ended: Notify,
     stopping: watch::Sender<bool>,
 }
 
 #[derive(Default)]
-struct State {
+struct ConnTable {
     next: u64,
     live: BTreeMap<u64, Live>,
     listeners: Vec<Listener>,
@@ -210,14 +210,26 @@ impl Connections {
     }
 
     /// Accepts connections until [`Connections::stop`]. One call per listener.
-    pub async fn accept(&self, env: &Env, acceptor: Box<dyn Acceptor>, place: Place, serve: Serve) {
+    pub async fn accept(
+        &self,
+        env: &Env,
+        acceptor: Box<dyn Acceptor>,
+        place: SessionThread,
+        serve: Serve,
+    ) {
         tokio::select! {
             () = self.accept_all(env, &*acceptor, place, serve) => {}
             () = self.inner.budget.tend(env) => {}
         }
     }
 
-    async fn accept_all(&self, env: &Env, acceptor: &dyn Acceptor, place: Place, serve: Serve) {
+    async fn accept_all(
+        &self,
+        env: &Env,
+        acceptor: &dyn Acceptor,
+        place: SessionThread,
+        serve: Serve,
+    ) {
         let what = self.inner.what;
         let door = {
             let mut state = self.inner.state.lock();
@@ -266,8 +278,8 @@ impl Connections {
             }
         };
         let task = match door.place {
-            Place::OwnThread => env.spawn_session(what, session),
-            Place::Background => env.spawn(what, session),
+            SessionThread::OwnThread => env.spawn_session(what, session),
+            SessionThread::Background => env.spawn(what, session),
         };
         // The session may have ended already; then there is no task to abort.
         if let Some(live) = self.inner.state.lock().live.get_mut(&number) {

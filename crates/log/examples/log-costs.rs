@@ -6,7 +6,7 @@
 
 use rekindle_base::{Generation, Incarnation, NodeId, Serial, VolumeId};
 use rekindle_env::Env;
-use rekindle_log::{self as log, Append, Change, Config, Log};
+use rekindle_log::{Append, Change, Config, Log};
 use rekindle_warm::Arena;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,12 +37,14 @@ fn write(serial: u64, payload: &[u8]) -> Append<'_> {
     }
 }
 
-async fn append(log: &Log, serial: u64, payload: &[u8]) -> log::Position {
+async fn append(log: &Log, serial: u64, payload: &[u8]) -> rekindle_log::Position {
     loop {
         match log.append(&[write(serial, payload)]) {
             Ok((position, _)) => return position,
-            Err(log::Refused::HeadFull) => log.roll(payload.len()).await.expect("the disk works"),
-            Err(log::Refused::Malformed(why)) => panic!("{why}"),
+            Err(rekindle_log::Refused::HeadFull) => {
+                log.roll(payload.len()).await.expect("the disk works")
+            }
+            Err(rekindle_log::Refused::Malformed(why)) => panic!("{why}"),
         }
     }
 }
@@ -71,7 +73,7 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         let mut times = Vec::new();
         for _ in 0..1000 {
             let start = env.now();
-            let mut position = log::Position(0);
+            let mut position = rekindle_log::Position(0);
             for _ in 0..batch {
                 serial += 1;
                 position = append(&log, serial, &payload).await;
@@ -107,7 +109,7 @@ async fn run(env: Env, folder: PathBuf, arena_path: Option<PathBuf>) {
         env.now().since(start)
     );
     if arena_path.is_none() {
-        log.commit(log::Position(u64::MAX)).await.expect("the disk works");
+        log.commit(rekindle_log::Position(u64::MAX)).await.expect("the disk works");
     }
     drop(log);
     for life in 2..5 {

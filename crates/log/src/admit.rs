@@ -5,7 +5,7 @@ use crate::descriptors::{of_image, one_by_one};
 use crate::driver::finish;
 use crate::format::{EntryHeader, Lost};
 use crate::head::Head;
-use crate::scan::{Found, Scan, read_foot, read_image, sync};
+use crate::scan::{Scan, SegmentCopies, read_foot, read_image, sync};
 use crate::segment::{Segment, spare_slot};
 use crate::start::Starting;
 use crate::walk::{goes_on, walk};
@@ -71,7 +71,7 @@ impl Starting {
             return Ok(scan.segments.get(&id).is_some_and(|found| found.flash.is_some()));
         }
         let capacity = self.pool.capacity;
-        let has_more = |found: &&Found| {
+        let has_more = |found: &&SegmentCopies| {
             found.warm.as_ref().is_some_and(|copy| copy.certificate.durable < capacity)
         };
         let Some((file, header)) =
@@ -88,7 +88,7 @@ impl Starting {
         Ok(has_copy && !is_sealed && can_be_written)
     }
 
-    fn admit_empty(&mut self, id: SegmentId, found: Found) {
+    fn admit_empty(&mut self, id: SegmentId, found: SegmentCopies) {
         // Without a file the segment was never durably open: nothing names it, nothing needs it.
         let Some((file, header)) = found.flash else { return };
         let segment = Arc::new(Segment::new(&self.pool, header, Some(file), None, false));
@@ -102,7 +102,7 @@ impl Starting {
         self.table.learn(id, [], false);
     }
 
-    fn admit_sealed(&mut self, found: Found, opened: &mut Opened) {
+    fn admit_sealed(&mut self, found: SegmentCopies, opened: &mut Opened) {
         let (header, file) = (found.header(), found.file());
         // Memory may have another segment under this number: only a copy that agrees with flash is
         // believed.
@@ -130,7 +130,7 @@ impl Starting {
     async fn resume(
         &mut self,
         id: SegmentId,
-        found: Found,
+        found: SegmentCopies,
         opened: &mut Opened,
     ) -> Result<Option<Head>, Error> {
         let (file, header) = found.flash.expect("only a head with a file is resumed");

@@ -9,7 +9,7 @@
 
 use crate::Error;
 use crate::format::ENTRY_BYTES;
-use crate::limits::{READ_AHEAD_GAP, RUN_BYTES_MAX, RUNS_KEPT_MAX};
+use crate::limits::{READ_AHEAD_GAP, READ_BYTES_MAX, RUN_BYTES_MAX, RUNS_KEPT_MAX};
 use crate::segment::{Place, Segment};
 use parking_lot::Mutex as Lock;
 use rekindle_env::{Aligned, DIRECT_BYTES, Open};
@@ -41,10 +41,10 @@ struct Run {
     left: AtomicU64,
     /// Whether a reader has come to the run.
     begun: AtomicBool,
-    content: Mutex<Content>,
+    content: Mutex<RunBytes>,
 }
 
-enum Content {
+enum RunBytes {
     Unread,
     /// The bytes, and the offset of the entry that was verified last.
     Here(Aligned, Option<u32>),
@@ -121,20 +121,25 @@ impl Run {
             bytes: span.bytes.start / unit * unit..end,
             left: AtomicU64::new(span.wanted),
             begun: AtomicBool::new(false),
-            content: Mutex::new(Content::Unread),
+            content: Mutex::new(RunBytes::Unread),
         }
     }
 
     /// Reads the run from flash. A failure is left to the readers of the single entries.
-    async fn load(&self, mut buffer: Aligned) -> Content {
+    async fn load(&self, mut buffer: Aligned) -> RunBytes {
         let pool = self.segment.pool();
         let read = async {
             let file = pool.open(self.segment.file, Open::Read).await?;
-            file.read_direct(&mut buffer[..self.bytes.len()], u64::from(self.bytes.start)).await
+            let mut offset = u64::from(self.bytes.start);
+            for piece in buffer[..self.bytes.len()].chunks_mut(READ_BYTES_MAX) {
+                file.read_direct(piece, offset).await?;
+                offset += piece.len() as u64;
+            }
+            Ok::<_, std::io::Error>(())
         };
         match read.await {
-            Ok(()) => Content::Here(buffer, None),
-            Err(_) => Content::Gone,
+            Ok(()) => RunBytes::Here(buffer, None),
+            Err(_) => RunBytes::Gone,
         }
     }
 }
@@ -153,7 +158,7 @@ impl Runs {
         let is_last = run.left.fetch_sub(bytes as u64, Ordering::Relaxed) <= bytes as u64;
         if is_last
             && let Ok(mut content) = run.content.try_lock()
-            && let Content::Here(bytes, _) = std::mem::replace(&mut *content, Content::Gone)
+            && let RunBytes::Here(bytes, _) = std::mem::replace(&mut *content, RunBytes::Gone)
         {
             self.spare.lock().push(bytes);
         }
@@ -172,10 +177,10 @@ impl Runs {
             self.begin(index + 1);
         }
         let mut content = run.content.lock().await;
-        if matches!(*content, Content::Unread) {
+        if matches!(*content, RunBytes::Unread) {
             *content = run.load(self.buffer(run)).await;
         }
-        let Content::Here(bytes, verified) = &mut *content else { return false };
+        let RunBytes::Here(bytes, verified) = &mut *content else { return false };
         let entry = bytes.get((place.offset - run.bytes.start) as usize..).unwrap_or_default();
         if *verified != Some(place.offset) {
             if run.segment.check(place, entry).is_err() {
@@ -198,7 +203,7 @@ impl Runs {
         run.segment.pool().env.spawn("log-read", async move {
             let run = &runs.runs[index];
             let mut content = run.content.lock().await;
-            if matches!(*content, Content::Unread) {
+            if matches!(*content, RunBytes::Unread) {
                 *content = run.load(runs.buffer(run)).await;
             }
         });

@@ -1,12 +1,13 @@
 //! The state that all clones of a log share.
 
+use crate::door::Door;
 use crate::format::Mark;
 use crate::head::Head;
 use crate::heads::Heads;
 use crate::inventory::Recovery;
 use crate::limits::{FILES_RESERVED, FLUSH_AHEAD_BYTES};
 use crate::machine::table::Table;
-use crate::replica::Copies;
+use crate::replica::Copiers;
 use crate::segment::Segment;
 use crate::segment_pool::SegmentPool;
 use crate::{Error, Position, Usage};
@@ -31,6 +32,7 @@ pub(crate) struct Inner {
     /// The id of the next head. The task that opens that head holds the lock, and takes it before
     /// the lead; never the other way round.
     pub(crate) next_id: tokio::sync::Mutex<SegmentId>,
+    pub(crate) door: Door,
     /// Rung when the lead has been given up, or the log has ended.
     pub(crate) leader_left: Notify,
     /// Rung when a task that waits for room should look again: a segment has died or left, or a
@@ -49,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) wanted: Notify,
     latched: OnceLock<Error>,
     pub(crate) recovery: Recovery,
-    pub(crate) copies: Arc<Copies>,
+    pub(crate) copies: Arc<Copiers>,
     pub(crate) folder_lock: Mutex<Option<Arc<dyn File>>>,
     /// The tasks in the background: commits without a request, and the opening of heads.
     pub(crate) unasked: Mutex<Vec<TaskHandle>>,
@@ -78,7 +80,7 @@ pub(crate) struct Parts {
     pub(crate) table: Table<Option<Arc<Segment>>>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Arc<dyn File>,
-    pub(crate) copies: Arc<Copies>,
+    pub(crate) copies: Arc<Copiers>,
 }
 
 impl Inner {
@@ -113,6 +115,7 @@ impl Inner {
             durable: AtomicU64::new(heads.durable()),
             heads: Mutex::new(heads),
             table: Mutex::new(parts.table),
+            door: Door::default(),
             leader_left: Notify::new(),
             space: Notify::new(),
             over_budget: AtomicBool::new(over_budget),

@@ -1,10 +1,11 @@
-//! What outlived a restart: the recovered segments, which of their changes belong to which volume,
-//! and which changes may be lost. Without I/O: [`crate::recovered`] fills and asks it.
+//! The part of the log that outlived a restart: the recovered segments, which of their changes
+//! belong to which volume, and which changes may be lost. Without I/O: [`crate::recovered`] fills
+//! and asks it.
 
 use crate::Loss;
 use crate::format::{EntryHeader, Lost, Mark};
 use crate::machine::table::EVERY;
-use crate::recovered_index::{Index, Marks, Part, Share};
+use crate::recovered_index::{Index, Marks, SegmentPart, Share};
 use crate::segment::Segment;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
@@ -26,7 +27,7 @@ pub(crate) struct Recovery {
 #[derive(Default)]
 pub(crate) struct Inventory {
     pub(crate) indexes: Vec<Arc<Index>>,
-    pub(crate) volumes: HashMap<VolumeId, Vec<Part>>,
+    pub(crate) volumes: HashMap<VolumeId, Vec<SegmentPart>>,
     /// Released serials of the volumes, also of releases before the segments were read.
     pub(crate) released: HashMap<VolumeId, Serial>,
     /// Low-water marks that earlier lives have written down.
@@ -101,7 +102,7 @@ impl Inventory {
         let mut start = 0;
         for share in shares {
             let Share { volume, summary } = share;
-            let part = Part { index: Arc::clone(&index), start, summary };
+            let part = SegmentPart { index: Arc::clone(&index), start, summary };
             start += u32::try_from(part.count()).expect("a segment is far below 4 GiB");
             self.volumes.entry(volume).or_default().push(part);
             self.apply_release(volume);

@@ -21,6 +21,7 @@
 //! | `recovered` | lists what outlived a restart | `descriptors`, `inventory`, `driver` |
 //! | `inventory` | knows what outlived it, and what is lost | `recovered_index`, `summary` |
 //! | `summary` | sums up the changes of a volume | none |
+//! | `door` | bounds what streams have between memory and flash | `driver` |
 //! | `driver` | commits and rollovers | `heads`, `machine`, `recovered`, `segment_pool` |
 //! | `group` | checks an append before anything is copied | none |
 //! | `heads` | how one head follows another | `head` (how its bytes lie) |
@@ -32,6 +33,7 @@
 mod admit;
 mod along;
 mod descriptors;
+mod door;
 mod driver;
 mod error;
 mod format;
@@ -58,6 +60,7 @@ mod view;
 mod walk;
 
 pub use along::{Along, along};
+pub use door::Quantum;
 pub use error::Error;
 pub use progress::{Copied, Media, Progress};
 pub use replica::{Follower, NewSegment, Replica};
@@ -248,8 +251,10 @@ impl Log {
         let inner = Arc::new(inner);
         let flusher = driver::flush_unasked(Arc::downgrade(&inner), flush_interval);
         let opener = driver::open_unasked(Arc::downgrade(&inner));
+        // On threads of their own: what the destager keeps the background threads busy with would
+        // hold up every write, once a head is full or a commit is due.
         *inner.unasked.lock() =
-            vec![env.spawn("log-flush", flusher), env.spawn("log-open", opener)];
+            vec![env.spawn_session("log-flush", flusher), env.spawn_session("log-open", opener)];
         inner.make_ahead();
         Log { inner }
     }

@@ -31,11 +31,20 @@ pub const LITTER_MIN: usize = 8;
 pub const FILES_AHEAD: usize = 4;
 /// Uncommitted bytes that start a commit unasked: a rollover waits for the rest.
 pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
+/// Uncommitted bytes up to which a stream may append more: as long as a batch is written, the next
+/// one gathers. With more, the write of another volume would wait for it.
+pub const AHEAD_BYTES_MAX: u64 = 384 << 10;
+/// Bytes that a caller may append when it has come first in the queue of the streams.
+pub const QUANTUM_BYTES: u64 = CHANGE_BYTES_MAX;
+/// Bytes that any caller may have on their way to flash without a quantum.
+pub const UNDER_WAY_BYTES_FREE: u64 = 64 << 10;
 /// Largest gap between two wanted ranges that is read ahead with them, bytes: one longer read is
 /// cheaper than two.
 pub const READ_AHEAD_GAP: u32 = 32 << 10;
 /// Longest run of neighbouring entries that is read at once, bytes.
 pub const RUN_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
+/// Bytes of a run that one call reads: a commit waits for the calls that the device has before it.
+pub const READ_BYTES_MAX: usize = 256 << 10;
 /// Runs that one batch of the destager keeps in memory, at most; beside them, the one that is read
 /// ahead.
 pub const RUNS_KEPT_MAX: usize = 8;

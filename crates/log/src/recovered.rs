@@ -12,7 +12,7 @@ use crate::inner::Inner;
 use crate::inventory::LostSegment;
 use crate::limits::{EXHAUSTED_RETRY, READ_TRIES};
 use crate::machine::table::NO_FILE;
-use crate::recovered_index::{Index, List, Part, is_marked};
+use crate::recovered_index::{Index, List, SegmentPart, is_marked};
 use crate::segment::Segment;
 use crate::summary::LogSummary;
 use crate::{Error, Loss, Recovered};
@@ -144,7 +144,7 @@ impl Inner {
     async fn read_without_table(
         &self,
         volume: VolumeId,
-        part: &Part,
+        part: &SegmentPart,
         why: String,
         list: &mut List,
     ) -> Option<Loss> {
@@ -184,7 +184,7 @@ impl Inner {
             let parts = inventory.volumes.get(&volume).cloned().unwrap_or_default();
             (parts, inventory.released_of(volume), inventory.losses_of(volume))
         };
-        let mut list = List::with_capacity(parts.iter().map(Part::count).sum());
+        let mut list = List::with_capacity(parts.iter().map(SegmentPart::count).sum());
         for part in &parts {
             if let Err(why) = part.read(released, &mut list).await {
                 losses.extend(self.read_without_table(volume, part, why, &mut list).await);
@@ -216,7 +216,7 @@ impl Inner {
         self.read_recovered().await?;
         let inventory = self.recovery.inventory.lock();
         let parts = inventory.volumes.get(&volume).map_or(&[][..], Vec::as_slice);
-        let line = |part: &Part| {
+        let line = |part: &SegmentPart| {
             // A segment that is gone has no change that is still needed.
             let life = part.index.segment.upgrade()?.header.incarnation;
             Some((life, part.summary.lowest, part.summary.highest))
@@ -227,7 +227,7 @@ impl Inner {
     pub(crate) async fn unfinished_volumes(&self) -> Result<Vec<(VolumeId, Serial)>, Error> {
         self.read_recovered().await?;
         let inventory = self.recovery.inventory.lock();
-        let highest = |parts: &Vec<Part>| {
+        let highest = |parts: &Vec<SegmentPart>| {
             parts.iter().map(|part| part.summary.highest).max().unwrap_or_default()
         };
         let mut volumes: Vec<_> =

@@ -38,7 +38,7 @@ pub(crate) struct Index {
 
 /// The changes of one volume in one segment.
 #[derive(Clone)]
-pub(crate) struct Part {
+pub(crate) struct SegmentPart {
     pub(crate) index: Arc<Index>,
     /// Start of this volume's numbers in `order`.
     pub(crate) start: u32,
@@ -46,15 +46,15 @@ pub(crate) struct Part {
 }
 
 /// Highest serials and marks of one segment.
-pub(crate) struct Content {
+pub(crate) struct SegmentTotals {
     /// The highest serial of each volume; `None` when not all of the segment can be read.
     pub(crate) highest: Option<Vec<(VolumeId, Serial)>>,
     pub(crate) marks: Vec<(VolumeId, Mark)>,
 }
 
 /// Reads the highest serials and the marks of a segment.
-pub(crate) async fn content_of(segment: &Segment) -> Content {
-    let content = |sorted: Sorted| Content {
+pub(crate) async fn content_of(segment: &Segment) -> SegmentTotals {
+    let content = |sorted: Sorted| SegmentTotals {
         highest: Some(
             sorted.shares.iter().map(|share| (share.volume, share.summary.highest)).collect(),
         ),
@@ -74,7 +74,7 @@ pub(crate) async fn content_of(segment: &Segment) -> Content {
     }
     let found = descriptors::out_of_entries(segment).await;
     let content = sort(&mut found.listed.into_iter());
-    Content { highest: content.highest.filter(|_| found.damage.is_none()), ..content }
+    SegmentTotals { highest: content.highest.filter(|_| found.damage.is_none()), ..content }
 }
 
 /// A volume's share of a segment, while its index is made.
@@ -143,7 +143,7 @@ struct Sorted {
 
 /// Sorts the descriptors of a segment by volume. Marked changes belong to no volume.
 fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &Marks) -> Sorted {
-    const NOBODY: u16 = u16::MAX;
+    const NO_VOLUME: u16 = u16::MAX;
     let mut shares: Vec<Share> = Vec::new();
     let mut found = Vec::new();
     let mut known: HashMap<VolumeId, usize> = HashMap::new();
@@ -165,7 +165,7 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
         }
         if !is_change || is_done {
             owners.resize(total, 0);
-            owners.push(NOBODY);
+            owners.push(NO_VOLUME);
             total += 1;
             continue;
         }
@@ -191,8 +191,8 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
             Some(begin)
         })
         .collect();
-    let mut order = vec![0; owners.iter().filter(|&&owner| owner != NOBODY).count()];
-    for (number, &owner) in owners.iter().enumerate().filter(|(_, owner)| **owner != NOBODY) {
+    let mut order = vec![0; owners.iter().filter(|&&owner| owner != NO_VOLUME).count()];
+    for (number, &owner) in owners.iter().enumerate().filter(|(_, owner)| **owner != NO_VOLUME) {
         let place = &mut next[usize::from(owner)];
         order[*place] = u16::try_from(number).expect("a segment holds fewer than 65,536 changes");
         *place += 1;
@@ -200,7 +200,7 @@ fn sort(listed: impl Iterator<Item = EntryHeader>, segment: SegmentId, marks: &M
     Sorted { order, shares, marks: found, done_from: done_from.into_iter().collect() }
 }
 
-impl Part {
+impl SegmentPart {
     pub(crate) fn count(&self) -> usize {
         usize::try_from(self.summary.changes).expect("a segment holds fewer than 65,536 changes")
     }

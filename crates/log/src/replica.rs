@@ -1,4 +1,4 @@
-//! Copies of the log on other machines. The log copies each of its segments to all holders
+//! Copiers of the log on other machines. The log copies each of its segments to all holders
 //! ([`Replica`]), beside its own writes to flash.
 //!
 //! A holder's copies alone are a log, after each call: they are written in the order of flash. The
@@ -152,7 +152,7 @@ impl NewSegment {
 }
 
 /// The copies of a log.
-pub(crate) struct Copies {
+pub(crate) struct Copiers {
     env: Env,
     copiers: RwLock<Vec<Arc<Copier>>>,
     /// Count of the copiers, so that a log without any takes no lock.
@@ -182,7 +182,7 @@ struct Copier {
     position: AtomicU64,
     /// Whether writes with copies wait for the replica. Changes under the lock of the copiers.
     is_required: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<CopierState>,
     /// Rung when there may be work.
     work: Notify,
     task: Mutex<Option<TaskHandle>>,
@@ -198,7 +198,7 @@ impl Copier {
     }
 
     /// Notes a problem. The same one again is no news: a holder may be away for weeks.
-    fn fell_behind(&self, problem: String, note: impl FnOnce(&mut State)) {
+    fn fell_behind(&self, problem: String, note: impl FnOnce(&mut CopierState)) {
         let mut state = self.state.lock();
         note(&mut state);
         if state.problem.as_ref() != Some(&problem) {
@@ -211,7 +211,7 @@ impl Copier {
 /// A replica of a running log. Its clones mean the same one.
 #[derive(Clone)]
 pub struct Follower {
-    copies: Arc<Copies>,
+    copies: Arc<Copiers>,
     copier: Arc<Copier>,
 }
 
@@ -278,7 +278,7 @@ impl Follower {
 }
 
 #[derive(Default)]
-struct State {
+struct CopierState {
     phase: Phase,
     /// The segment that is being copied, and the count of its bytes that the replica has; `None`
     /// before the segment is open there.
@@ -295,7 +295,7 @@ struct State {
     problem: Option<String>,
 }
 
-impl State {
+impl CopierState {
     /// Lets the next sync look at all segments.
     fn fall_behind(&mut self) {
         (self.phase, self.segment, self.copied) = (Phase::Behind, SegmentId(0), None);
@@ -367,9 +367,9 @@ enum Work {
     Free(SegmentId),
 }
 
-impl Copies {
-    pub(crate) fn new(env: &Env) -> Copies {
-        Copies {
+impl Copiers {
+    pub(crate) fn new(env: &Env) -> Copiers {
+        Copiers {
             env: env.clone(),
             copiers: RwLock::default(),
             count: AtomicUsize::new(0),
@@ -597,7 +597,7 @@ impl Copies {
 }
 
 /// Brings one replica up with the log, for as long as the log lives.
-async fn follow(env: Env, copies: Arc<Copies>, copier: Arc<Copier>) {
+async fn follow(env: Env, copies: Arc<Copiers>, copier: Arc<Copier>) {
     let copier = &*copier;
     let mut pause = Duration::ZERO;
     loop {
@@ -605,7 +605,7 @@ async fn follow(env: Env, copies: Arc<Copies>, copier: Arc<Copier>) {
             if let Either::Right((problem, _)) =
                 select(pin!(copier.work.notified()), copier.replica.lost()).await
             {
-                copier.fell_behind(problem, State::lost);
+                copier.fell_behind(problem, CopierState::lost);
             }
             continue;
         };

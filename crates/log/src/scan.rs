@@ -11,7 +11,7 @@ use crate::segment_pool::SegmentPool;
 use crate::walk::{Opening, Walk, goes_on, proof, read_opening, walk};
 use rekindle_base::SegmentId;
 use rekindle_env::{FileKind, Open};
-use rekindle_warm::{Certificate, Content, Memory, Slot};
+use rekindle_warm::{Certificate, Memory, Slot, SlotContent};
 use std::collections::BTreeMap;
 
 /// First bytes read of a head to find its digest; a digest of 4,000 segments fits.
@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 4096;
 
 /// All copies of one segment.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct SegmentCopies {
     pub(crate) flash: Option<(u32, SegmentHeader)>,
     pub(crate) warm: Option<WarmCopy>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct WarmCopy {
 /// The contents of folder and arena.
 #[derive(Default)]
 pub(crate) struct Scan {
-    pub(crate) segments: BTreeMap<SegmentId, Found>,
+    pub(crate) segments: BTreeMap<SegmentId, SegmentCopies>,
     pub(crate) files: Vec<u32>,
     /// Files whose header is damaged or unreadable, with the reason.
     pub(crate) unreadable: Vec<(u32, String)>,
@@ -47,7 +47,7 @@ pub(crate) struct Scan {
     pub(crate) is_memory_outdated: bool,
 }
 
-impl Found {
+impl SegmentCopies {
     pub(crate) fn header(&self) -> SegmentHeader {
         let warm = self.warm.as_ref().map(|copy| copy.header);
         self.flash.map(|(_, header)| header).or(warm).expect("what was found has a copy")
@@ -146,9 +146,9 @@ impl Scan {
 
     fn slot(&mut self, pool: &SegmentPool, slot: Slot) {
         let certificate = match slot.content() {
-            Content::Certified(certificate) => certificate,
-            Content::Empty => return,
-            Content::Damaged { segment } => {
+            SlotContent::Certified(certificate) => certificate,
+            SlotContent::Empty => return,
+            SlotContent::Damaged { segment } => {
                 self.damaged_slots.push(segment);
                 return;
             }
@@ -217,7 +217,7 @@ impl Scan {
     }
 }
 
-impl Found {
+impl SegmentCopies {
     async fn is_outdated_in_memory(&self, pool: &SegmentPool) -> bool {
         let (Some((file, header)), Some(copy)) = (self.flash, &self.warm) else { return false };
         if header != copy.header {
@@ -331,7 +331,7 @@ pub(crate) enum Looked {
 
 /// Looks at a segment as a head: its opening, its end, whether it holds changes. A segment that
 /// cannot be read may hold some.
-pub(crate) async fn look(pool: &SegmentPool, found: &Found) -> Result<Looked, Error> {
+pub(crate) async fn look(pool: &SegmentPool, found: &SegmentCopies) -> Result<Looked, Error> {
     let header = found.header();
     let seen = match found.flash {
         Some((file, header)) => {

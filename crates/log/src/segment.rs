@@ -238,9 +238,9 @@ impl Place {
         self.length
     }
 
-    /// The segment, for messages.
-    #[must_use]
-    pub fn segment_id(&self) -> SegmentId {
+    /// The number of the segment.
+    #[cfg(test)]
+    pub(crate) fn segment_id(&self) -> SegmentId {
         self.segment.id()
     }
 

@@ -175,7 +175,8 @@ impl SegmentPool {
             return;
         }
         let making = Making(Arc::clone(self));
-        self.env.spawn("log-preallocate", async move {
+        // On a thread of its own: the opening of a head may wait for the file.
+        self.env.spawn_session("log-preallocate", async move {
             let pool = &making.0;
             while is_missing(pool) {
                 if let Err(error) = pool.make_file().await {

@@ -12,8 +12,8 @@ use crate::limits::{
 };
 use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
 use crate::machine::table::Table;
-use crate::recovered_index::{Content, Marks, content_of};
-use crate::replica::{Copies, Replica};
+use crate::recovered_index::{Marks, SegmentTotals, content_of};
+use crate::replica::{Copiers, Replica};
 use crate::scan::{Looked, Scan, look, read_foot};
 use crate::segment::{Segment, spare_slot};
 use crate::segment_pool::SegmentPool;
@@ -181,7 +181,7 @@ impl Discovery {
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
         let class = u32::try_from(self.replicas.len()).expect("at most REPLICAS_MAX");
-        let copies = Arc::new(Copies::new(&env));
+        let copies = Arc::new(Copiers::new(&env));
         let (head, old) = starting.open_new_head(incarnation, class).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, pool, unread, .. } = starting;
@@ -485,7 +485,7 @@ impl Starting {
         let mut unknown = no_head && !self.unread.is_empty();
         let uncounted = self.unread.iter().filter(|segment| Some(segment.id()) >= self.counted);
         for segment in uncounted.cloned().collect::<Vec<_>>() {
-            let Content { highest, marks } = content_of(&segment).await;
+            let SegmentTotals { highest, marks } = content_of(&segment).await;
             unknown |= highest.is_none();
             self.table.carry(highest);
             for (volume, mark) in marks {

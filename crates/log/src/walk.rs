@@ -193,8 +193,8 @@ pub(crate) fn goes_on(bytes: &[u8], segment: &SegmentHeader, walked: &Walk) -> b
     false
 }
 
-/// How much an image of a segment shows. Of two images of one file, the greater proof is the truer:
-/// a bit that is wrong on its way hides entries, and never makes one.
+/// The part of an image of a segment that proves itself. Of two images of one file, the greater
+/// proof is the truer: a bit that is wrong on its way hides entries, and never makes one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Proof {
     /// Certified bytes.

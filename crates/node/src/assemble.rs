@@ -546,8 +546,18 @@ async fn join(
     let home = match home {
         Ok(home) => home,
         Err(starts) => {
-            let identity = identity::open_or_create(&writer).await.map_err(failed)?;
-            rekindle_datastore::probe(env, &open.store).await.map_err(failed)?;
+            // A place that is not ours gets no probe. The rest goes together.
+            let found = identity::look(&writer).await.map_err(failed)?;
+            let make = async {
+                match found {
+                    Some(identity) => Ok(identity),
+                    None => identity::make(&writer).await,
+                }
+            };
+            let probe = rekindle_datastore::probe(env, &open.store);
+            let (identity, probed) = futures_util::join!(make, probe);
+            let identity = identity.map_err(failed)?;
+            probed.map_err(failed)?;
             let now = env.wall_clock().0;
             // Not what was asked for: that counts for this start only.
             let home = NodeFile::new(node, identity.store, now, chosen, starts);

@@ -79,6 +79,24 @@ impl Guests {
         self.all.send_modify(|all| _ = all.insert(id, guest));
     }
 
+    /// Tells clients of a guest that starts why it does not.
+    pub(crate) fn cannot_start(&self, id: NodeId, reason: String) {
+        self.all.send_modify(|all| {
+            if let Some(Guest::Starting(why)) = all.get_mut(&id) {
+                *why = Some(reason);
+            }
+        });
+    }
+
+    /// Ends the start of a node that is no guest here.
+    pub(crate) fn give_up(&self, id: NodeId) {
+        self.all.send_modify(|all| {
+            if matches!(all.get(&id), Some(Guest::Starting(_))) {
+                all.remove(&id);
+            }
+        });
+    }
+
     pub(crate) fn remove(&self, id: NodeId) {
         self.all.send_modify(|all| _ = all.remove(&id));
     }

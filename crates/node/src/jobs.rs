@@ -14,11 +14,11 @@ use tokio::sync::oneshot;
 #[derive(Clone)]
 pub struct Jobs {
     env: Env,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<JobList>>,
 }
 
 #[derive(Default)]
-struct State {
+struct JobList {
     next: u64,
     /// Oldest first.
     jobs: VecDeque<Entry>,

@@ -61,6 +61,7 @@ pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
     let more = rekindle_volume::FORMATS
         .into_iter()
         .chain(rekindle_warm::FORMATS)
-        .chain(rekindle_content::FORMATS);
+        .chain(rekindle_content::FORMATS)
+        .chain(rekindle_cluster::FORMATS);
     own.into_iter().chain(below).chain(more)
 }

@@ -114,6 +114,8 @@ pub async fn run(
         }
     };
     let watch = env.watch();
+    // Before a client is answered: one that comes early for a guest's volume waits for the guest.
+    crate::service::cluster::begin(&service, &node).await?;
     service.serve(node.clone());
     fronts.start_nbd(sockets.nbd);
     env.boot_phase("listening", None, watch);
@@ -122,7 +124,6 @@ pub async fn run(
     tell_systemd(&[NotifyState::Ready]);
     watch_over(&env);
     crate::work::in_background(&node, &service);
-    crate::service::cluster::begin(&service, &node).await?;
     tracing::info!(start_ms, node = %node.id, incarnation = node.incarnation.0, "serving");
     until_end(&service, &fronts.http, node, async || signals.next().await, progress).await
 }

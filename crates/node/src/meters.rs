@@ -13,11 +13,11 @@ use std::sync::Arc;
 /// The counters of volumes that had clients since the start.
 #[derive(Default)]
 pub(crate) struct Registry {
-    state: Mutex<State>,
+    state: Mutex<VolumeCounters>,
 }
 
 #[derive(Default)]
-struct State {
+struct VolumeCounters {
     volumes: BTreeMap<VolumeId, Counted>,
     /// Times that a volume found no room here.
     left_out: u64,

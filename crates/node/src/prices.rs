@@ -1,4 +1,4 @@
-//! What a store charges: the prices by which `rekindle cost` counts.
+//! The prices of a store, by which `rekindle cost` and `sweep plan` count.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -70,9 +70,49 @@ impl Default for Prices {
     }
 }
 
+impl Prices {
+    /// Returns what requests cost.
+    #[must_use]
+    pub fn of_requests(&self, writes: u64, reads: u64) -> Price {
+        share(
+            u128::from(writes) * u128::from(self.write.0)
+                + u128::from(reads) * u128::from(self.read.0),
+            1000,
+        )
+    }
+
+    /// Returns what it costs to read so many bytes.
+    #[must_use]
+    pub fn of_reading(&self, bytes: u64) -> Price {
+        share(u128::from(bytes) * u128::from(self.received.0), GB)
+    }
+
+    /// Returns what it costs to store so many bytes for a month.
+    #[must_use]
+    pub fn of_a_month(&self, bytes: u64) -> Price {
+        share(u128::from(bytes) * u128::from(self.stored.0), GB)
+    }
+}
+
+/// Bytes of a GB.
+const GB: u128 = 1_000_000_000;
+
+fn share(billionths: u128, of: u128) -> Price {
+    Price(u64::try_from(billionths / of).unwrap_or(u64::MAX))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Price;
+    use super::{Price, Prices};
+
+    #[test]
+    fn requests_and_bytes_are_counted_at_their_prices() {
+        let prices = Prices { received: Price(90_000_000), ..Prices::default() };
+        assert_eq!(prices.of_requests(2000, 500).to_string(), "0.0102");
+        assert_eq!(prices.of_reading(3_000_000_000).to_string(), "0.27");
+        assert_eq!(prices.of_a_month(10_000_000_000).to_string(), "0.23");
+        assert_eq!(prices.of_a_month(u64::MAX).0, 424_275_113_695_319_687);
+    }
 
     #[test]
     fn prices_are_read_and_shown_as_people_write_them() {

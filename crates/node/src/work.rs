@@ -10,14 +10,14 @@ mod verify;
 pub use attach::attach;
 pub use salvage::{rows as salvage_rows, salvage};
 pub use space::space;
-pub use sweep::{By, leave, status as sweep_status, sweep};
+pub use sweep::{By, leave, plan as plan_sweep, status as sweep_status, sweep};
 use verify::scrub;
 pub use verify::verify;
 
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::service::Service;
-use rekindle_datastore::layer::meter::{Call, Part};
+use rekindle_datastore::layer::meter::{Call, StorePart};
 use rekindle_front::http::api::ApiError;
 use rekindle_volume::Handle;
 use serde_json::{Value, json};
@@ -133,14 +133,14 @@ pub fn store_counters(node: &Node) -> Value {
             (call.name().to_owned(), value)
         })
         .collect();
-    let of_part = |part: Part| {
+    let of_part = |part: StorePart| {
         let counted = Call::ALL.into_iter().map(|call| (call, node.meter.requests(part, call)));
         let made = counted.filter(|(_, count)| *count > 0);
         let made: serde_json::Map<_, _> =
             made.map(|(call, count)| (call.name().to_owned(), count.into())).collect();
         (part.name().to_owned(), Value::from(made))
     };
-    let requests: serde_json::Map<_, _> = Part::ALL.into_iter().map(of_part).collect();
+    let requests: serde_json::Map<_, _> = StorePart::ALL.into_iter().map(of_part).collect();
     json!({
         "content": content_counters(node),
         "calls": calls,

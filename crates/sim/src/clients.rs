@@ -42,7 +42,7 @@ const WAITS: [&str; 6] = [
 /// Times that a client repeats a request that is refused as damaged.
 const TRIES_MAX: u64 = 20;
 
-/// What all actors of a life share.
+/// The state that all actors of a life share.
 pub struct Table {
     subjects: Vec<Subject>,
     begun: Begun,

@@ -9,7 +9,7 @@
 use crate::boot::{How, Served, Setup, acknowledged, found_store, kind_of};
 use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
-use crate::oracle::{BLOCK, Change, Part, check_prefix};
+use crate::oracle::{BLOCK, Change, ClientPart, check_prefix};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_base::units::{KIB, MIB};
@@ -87,7 +87,7 @@ impl Outcome {
 /// The run's view of a volume, over all lives.
 struct Subject {
     name: String,
-    parts: Vec<Mutex<Part>>,
+    parts: Vec<Mutex<ClientPart>>,
     /// Blocks whose chunks, or the nodes above them, were damaged. Nothing else may ever be lost.
     hurt: Mutex<BTreeSet<u64>>,
     order: AtomicU64,
@@ -134,7 +134,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let subject = |number: usize| Subject {
         name: format!("v{number}"),
-        parts: (0..CLIENTS).map(|_| Mutex::new(Part::new(BLOCKS))).collect(),
+        parts: (0..CLIENTS).map(|_| Mutex::new(ClientPart::new(BLOCKS))).collect(),
         hurt: Mutex::default(),
         order: AtomicU64::new(0),
     };
@@ -222,7 +222,7 @@ async fn live(
         actors.push(Box::pin(life.clone().stop(dice.fork())));
     }
     let ended = life.env.timeout(PATIENCE, join(actors)).await;
-    ended.map_err(|_elapsed| format!("somebody waits for ever: {}", life.seen()))??;
+    ended.map_err(|_elapsed| format!("a call waits for ever: {}", life.seen()))??;
     while let Ok(change) = told.try_recv() {
         if !TABLE.contains(&(change.from, change.event, change.to)) {
             return Err(format!("{change:?} is not in the table"));

@@ -16,7 +16,7 @@ pub struct Change {
 
 /// Part of a volume that belongs to one client: whole blocks.
 #[derive(Debug, Default)]
-pub struct Part {
+pub struct ClientPart {
     /// The acknowledged bytes.
     bytes: Vec<u8>,
     /// A change that was submitted and whose fate is unknown, with its place in the order of
@@ -36,7 +36,7 @@ pub enum Fate {
     Absent(Option<u64>),
 }
 
-impl Part {
+impl ClientPart {
     /// A part of zeros.
     #[must_use]
     pub fn new(blocks: usize) -> Self {
@@ -184,8 +184,8 @@ pub fn some_change(dice: &mut Dice, blocks: usize) -> Change {
 mod tests {
     use super::*;
 
-    fn part() -> Part {
-        let mut part = Part::new(2);
+    fn part() -> ClientPart {
+        let mut part = ClientPart::new(2);
         part.submit(Change { start: 0, bytes: vec![1; 2 * BLOCK] });
         part.acknowledge();
         part

@@ -12,7 +12,7 @@ mod life;
 use crate::boot::{How, Served, Setup, block_of, found_store};
 use crate::dice::Dice;
 use crate::heard;
-use crate::oracle::{BLOCK, Part};
+use crate::oracle::{BLOCK, ClientPart};
 use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
 use crate::stage::{PATIENCE, Stage};
@@ -67,7 +67,7 @@ struct State {
     id: Option<VolumeId>,
     /// Whether a user removes the volume: it may be gone at any time.
     leaving: bool,
-    part: Part,
+    part: ClientPart,
     /// Earlier volumes of the name.
     gone: BTreeSet<VolumeId>,
 }
@@ -143,7 +143,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         state: Mutex::new(State {
             id: None,
             leaving: false,
-            part: Part::new(BLOCKS),
+            part: ClientPart::new(BLOCKS),
             gone: BTreeSet::new(),
         }),
         door: tokio::sync::Mutex::default(),

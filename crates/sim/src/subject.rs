@@ -21,7 +21,7 @@ pub const REGION_BYTES: u64 = 160 * KIB;
 /// Pause before the next request to the store.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What a volume is.
+/// The kind of a volume of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// A block volume, whose clients have parts of its bytes.

@@ -293,7 +293,7 @@ impl Run {
         for Volume { name, new, .. } in &self.volumes {
             let told = |error: &dyn std::fmt::Display| format!("{name} in the store: {error}");
             let info = served.volumes.show(name).await.map_err(|error| told(&error))?;
-            let expected = new.lock().clone().ok_or("nobody looked")?;
+            let expected = new.lock().clone().ok_or("no client looked")?;
             for block in 0..BLOCKS {
                 let found = block_of(&eyes, &info.vault.root, block as u64).await;
                 let (found, _) = found.map_err(|error| told(&error))?;

@@ -34,6 +34,7 @@ pub use range::home::{Extent, Fold, RangeHome};
 pub use range::quarantine::Lost;
 pub use record::append::NewRecord;
 pub use record::{Record, RecordHome};
+pub use rekindle_log::Quantum;
 pub use rekindle_log::limits::REPLICAS_MAX;
 pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
 pub use shape::Home;

@@ -11,7 +11,7 @@ use crate::endpoints::Lock;
 use crate::formats::EXEC_STATE;
 use crate::sockets::{self, Listening, Role};
 use crate::supervisor::Supervisor;
-use crate::upgrade::{Arrival, Back, Change, VARIABLE};
+use crate::upgrade::{Arrival, Back, BinaryChange, VARIABLE};
 use crate::worker::Handover;
 use rekindle_env::real::{access, standard_error};
 use rekindle_terminal::failure::{Failure, Outcome};
@@ -41,7 +41,7 @@ pub struct ExecState {
     memory: Option<RawFd>,
     /// The worker of the previous binary, to be stopped; `None` when there is none.
     worker: Option<i32>,
-    change: Change,
+    change: BinaryChange,
 }
 
 /// A listening socket, kept open.
@@ -60,7 +60,7 @@ impl Supervisor {
     pub fn reexec(&self, binary: &Path, worker: &Worker) -> Failure {
         let attempt = || {
             let image = File::open("/proc/self/exe")?;
-            let change = Change {
+            let change = BinaryChange {
                 from: env!("CARGO_PKG_VERSION").to_owned(),
                 binary: binary.to_owned(),
                 previous: Some(keep(&image)?),
@@ -75,11 +75,11 @@ impl Supervisor {
     }
 
     /// Goes back to the previous binary, whose workers did serve; returns only when that fails.
-    pub fn go_back(&self, back: &Back, change: &Change, why: String) -> Failure {
-        let change = Change { previous: None, failed: Some(why), ..change.clone() };
+    pub fn go_back(&self, back: &Back, change: &BinaryChange, why: String) -> Failure {
+        let change = BinaryChange { previous: None, failed: Some(why), ..change.clone() };
         let image = access::own_path(&back.image);
         let attempt = || {
-            let change = Change { previous_program: back.program.clone(), ..change };
+            let change = BinaryChange { previous_program: back.program.clone(), ..change };
             self.exec(&image, None, change)
         };
         let Err(failure) = attempt();
@@ -90,7 +90,7 @@ impl Supervisor {
         &self,
         image: &Path,
         worker: Option<i32>,
-        change: Change,
+        change: BinaryChange,
     ) -> Outcome<std::convert::Infallible> {
         let mut passed = Vec::new();
         for socket in &self.sockets {

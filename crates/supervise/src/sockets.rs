@@ -161,12 +161,14 @@ fn stranger(wanted: &Wanted<'_>, place: SocketAddr) -> Outcome<String> {
         return Ok(format!("TCP at {place}: every user of this machine {does}"));
     }
     if wanted.insecure {
-        return Ok(format!("TCP at {place}: everybody who reaches it {does}, and can listen in"));
+        return Ok(format!(
+            "TCP at {place}: every client that reaches it {does}, and can listen in"
+        ));
     }
     Err(Failure::usage(format!(
         "every client that reaches {place} {does}: clients are not authenticated"
     ))
-    .next("use unix:PATH or 127.0.0.1:PORT, or say --insecure if everybody there may"))
+    .next("use unix:PATH or 127.0.0.1:PORT, or say --insecure if every client there may"))
 }
 
 fn refused(place: &Address, error: &io::Error) -> Failure {
@@ -302,7 +304,7 @@ mod tests {
         let anywhere = at("0.0.0.0:0");
         let meant = Wanted { insecure: true, ..wanted(&own, &anywhere) };
         open(&meant, &mut notes).expect("meant");
-        assert!(notes[1].contains("everybody who reaches it"), "{notes:?}");
+        assert!(notes[1].contains("every client that reaches it"), "{notes:?}");
     }
 
     #[test]

@@ -178,7 +178,7 @@ fn say_formats(binary: &Path) -> io::Result<(bool, String)> {
 
 /// The change that an `exec` is part of.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Change {
+pub(crate) struct BinaryChange {
     /// Version of the previous binary.
     pub from: String,
     /// The program that was asked for.
@@ -201,7 +201,7 @@ pub(crate) struct Back {
 pub(crate) struct Arrival {
     /// The worker of the previous binary, which still serves.
     pub worker: Option<i32>,
-    pub change: Change,
+    pub change: BinaryChange,
     /// The way back, if there is one.
     pub back: Option<Back>,
     began: Instant,
@@ -210,7 +210,7 @@ pub(crate) struct Arrival {
 
 impl Arrival {
     /// Begins the time of an upgrade now.
-    pub fn new(worker: Option<i32>, change: Change, back: Option<Back>) -> Self {
+    pub fn new(worker: Option<i32>, change: BinaryChange, back: Option<Back>) -> Self {
         Self { worker, change, back, began: Instant::now(), deaths: 0 }
     }
 
@@ -228,7 +228,7 @@ impl Arrival {
     /// Makes the answer, when a worker serves.
     pub fn answer(self, worker: u32) -> Answer {
         let version = env!("CARGO_PKG_VERSION").to_owned();
-        let Change { from, binary, failed, .. } = self.change;
+        let BinaryChange { from, binary, failed, .. } = self.change;
         match failed {
             Some(cause) => Answer::WentBack { binary, cause, version },
             None => Answer::Upgraded {

@@ -1,4 +1,4 @@
-//! What a user of the command line is told: [`output`] prints results, tables and progress,
+//! The words to a user of the command line: [`output`] prints results, tables and progress,
 //! [`failure`] says what failed, why, and what to do next. Both speak JSON to programs. [`words`]
 //! reads what the user says.
 //!

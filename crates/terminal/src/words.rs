@@ -43,11 +43,11 @@ fn bad_size(text: &str) -> String {
     )
 }
 
-/// A place to listen at; `None` is nowhere.
-pub type Place = Option<Address>;
+/// An address to listen at or to call; `None` is `off`.
+pub type AddressOrOff = Option<Address>;
 
 /// `HOST:PORT`, `tcp:HOST:PORT`, `unix:PATH`, an absolute path, or `off`.
-pub fn address(text: &str) -> Result<Place, String> {
+pub fn address(text: &str) -> Result<AddressOrOff, String> {
     if text == "off" {
         return Ok(None);
     }

@@ -48,7 +48,7 @@ use manage::roots;
 use manage::trash;
 use manage::versions;
 use registry::Inner;
-use registry::machine::{Change, State};
+use registry::machine::{State, StateChange};
 use registry::transitional;
 use registry::view;
 use rekindle_content::Content;
@@ -277,7 +277,7 @@ impl Volumes {
     /// Returns the last changes of a volume's state, oldest first; `None` if this life has no entry
     /// of the volume.
     #[must_use]
-    pub fn history(&self, name: &str) -> Option<Vec<Change>> {
+    pub fn history(&self, name: &str) -> Option<Vec<StateChange>> {
         let entry = self.inner.find(name)?;
         let inside = entry.inside.lock();
         Some(inside.machine.history().iter().cloned().collect())
@@ -414,7 +414,7 @@ impl Volumes {
     /// Subscribes to every change of state from now on. A watcher that falls too far behind misses
     /// some, and learns how many.
     #[must_use]
-    pub fn watch(&self) -> broadcast::Receiver<Change> {
+    pub fn watch(&self) -> broadcast::Receiver<StateChange> {
         self.inner.watch()
     }
 

@@ -83,11 +83,11 @@ impl Arena {
         let (found, old_frames) = (find_header(&*page), read_frames_header(&*page));
         drop(page);
         let (old, began) = match found {
-            Found::Header(header) => (Some(header), Began::Kept),
-            Found::OneOfTwo(header) => (Some(header), Began::Mended),
-            Found::Nothing => (None, Began::New),
-            Found::Damaged => (None, Began::Damaged),
-            Found::Newer { found, known } => {
+            HeaderPage::Header(header) => (Some(header), Began::Kept),
+            HeaderPage::OneOfTwo(header) => (Some(header), Began::Mended),
+            HeaderPage::Nothing => (None, Began::New),
+            HeaderPage::Damaged => (None, Began::Damaged),
+            HeaderPage::Newer { found, known } => {
                 return Err(io::Error::new(io::ErrorKind::Unsupported, newer(found, known)));
             }
         };
@@ -241,7 +241,7 @@ impl Arena {
     /// Forgets the content of slots and frames, also for the next process: another arena has been
     /// in use since. Call it before [`Arena::take_slots`].
     pub fn forget(&self) {
-        assert!(!self.inner.taken.load(Ordering::Acquire), "nobody has slots of it yet");
+        assert!(!self.inner.taken.load(Ordering::Acquire), "no slots of it are given away yet");
         self.inner.wipe_slots();
         if let Some(frames) = &self.frames {
             frames.drop_all();
@@ -327,7 +327,7 @@ fn foreign(header: &Header, node: NodeId, slot_bytes: u32) -> String {
 }
 
 /// The finding of a header page, from its two headers.
-enum Found {
+enum HeaderPage {
     Header(Header),
     /// The other header is damaged, or not written yet. A missing second one is no damage: an older
     /// binary wrote the first one only.
@@ -340,7 +340,7 @@ enum Found {
     },
 }
 
-fn find_header(page: &dyn Region) -> Found {
+fn find_header(page: &dyn Region) -> HeaderPage {
     let read = |at| {
         let bytes = copy_of::<HEADER_BYTES>(page, at);
         (Header::decode(&bytes), bytes == [0; HEADER_BYTES])
@@ -350,15 +350,15 @@ fn find_header(page: &dyn Region) -> Found {
         if let &Err(BadHeader::Version { found, known }) = bad
             && found > known
         {
-            return Found::Newer { found, known };
+            return HeaderPage::Newer { found, known };
         }
     }
     match (first, second) {
-        (Ok(header), Ok(_)) => Found::Header(header),
-        (Ok(header), Err(_)) if second_is_empty => Found::Header(header),
-        (Ok(header), Err(_)) | (Err(_), Ok(header)) => Found::OneOfTwo(header),
-        (Err(_), Err(_)) if first_is_empty && second_is_empty => Found::Nothing,
-        (Err(_), Err(_)) => Found::Damaged,
+        (Ok(header), Ok(_)) => HeaderPage::Header(header),
+        (Ok(header), Err(_)) if second_is_empty => HeaderPage::Header(header),
+        (Ok(header), Err(_)) | (Err(_), Ok(header)) => HeaderPage::OneOfTwo(header),
+        (Err(_), Err(_)) if first_is_empty && second_is_empty => HeaderPage::Nothing,
+        (Err(_), Err(_)) => HeaderPage::Damaged,
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::format::home::{HOME_AT, HOME_BYTES, decode};
 use crate::format::{
     FRAMES_HEADER_AT, FRAMES_HEADER_BYTES, FrameWord, FramesHeader, Header, KEY_BYTES, KEYS_AT,
-    LabelBytes, NoHeader, RECORD_BYTES, SET_BYTES, SET_FRAMES, State, durable_unpack, frame_crc,
-    key_hash, mark,
+    LabelBytes, NoHeader, Published, RECORD_BYTES, SET_BYTES, SET_FRAMES, durable_unpack,
+    frame_crc, key_hash, mark,
 };
 use crate::frames::{bytes_of, place_of};
 use crate::limits::WAYS;
@@ -51,7 +51,7 @@ fn certificate(record: &[u8], slot: usize, slot_bytes: u32) -> Option<Certificat
         record.get(at..at + 8).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes)
     };
     let label = LabelBytes::read_from_bytes(record.get(16..RECORD_BYTES)?).ok()?.decode(slot)?;
-    let state = State::unpack(word(0)?, label.segment, slot_bytes)?;
+    let state = Published::unpack(word(0)?, label.segment, slot_bytes)?;
     let durable = durable_unpack(word(8)?, label.segment);
     Some(Certificate { label, front: state.front, back: state.back, foot: state.foot, durable })
 }

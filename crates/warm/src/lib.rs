@@ -29,4 +29,4 @@ pub use arena::{Arena, FramesShape, Shape};
 pub use format::{BadHeader, FORMATS, Label};
 pub use frames::{Beginning, Frames, Key, Miss, Stats, Usage};
 pub use mapping::Began;
-pub use slot::{Certificate, Content, Memory, Slot, Writer};
+pub use slot::{Certificate, Memory, Slot, SlotContent, Writer};

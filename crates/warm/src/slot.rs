@@ -14,7 +14,7 @@
 //!   move them;
 //! - no other process writes: the log's folder lock keeps a second daemon out.
 
-use crate::format::{Label, LabelBytes, State, durable_pack, durable_unpack};
+use crate::format::{Label, LabelBytes, Published, durable_pack, durable_unpack};
 use crate::limits::{FOOT_BYTES, GRAIN_BYTES};
 use crate::mapping::Mapping;
 use rekindle_base::SegmentId;
@@ -37,7 +37,7 @@ pub struct Certificate {
 
 /// The content of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub enum SlotContent {
     /// Nothing.
     Empty,
     /// A segment, as far as the certificate tells.
@@ -59,7 +59,7 @@ pub(crate) struct Core {
     arena: Arc<Mapping>,
     index: usize,
     segment: SegmentId,
-    /// Lengths published, as [`State::word`].
+    /// Lengths published, as [`Published::word`].
     published: AtomicU64,
 }
 
@@ -92,13 +92,13 @@ impl Slot {
 
     /// The content of the slot.
     #[must_use]
-    pub fn content(&self) -> Content {
+    pub fn content(&self) -> SlotContent {
         match self.core.certificate() {
-            Some(certificate) => Content::Certified(certificate),
+            Some(certificate) => SlotContent::Certified(certificate),
             None if self.core.arena.word(self.core.index, 0).load(Ordering::Acquire) == 0 => {
-                Content::Empty
+                SlotContent::Empty
             }
-            None => Content::Damaged { segment: self.core.label().map(|label| label.segment) },
+            None => SlotContent::Damaged { segment: self.core.label().map(|label| label.segment) },
         }
     }
 
@@ -213,7 +213,7 @@ impl Writer {
 
     /// Publishes all written bytes: from here on they outlive the process, all of them or none.
     pub fn publish(&mut self) {
-        self.core.publish(State { front: self.front, back: self.back, foot: false });
+        self.core.publish(Published { front: self.front, back: self.back, foot: false });
     }
 
     /// Writes the foot, publishes everything, and writes no more.
@@ -222,7 +222,7 @@ impl Writer {
         // SAFETY: the foot's bytes are published only below, once in the life of a writer, which
         // ends here.
         unsafe { std::ptr::copy_nonoverlapping(foot.as_ptr(), self.core.at(start), foot.len()) };
-        self.core.publish(State { front: self.front, back: self.back, foot: true });
+        self.core.publish(Published { front: self.front, back: self.back, foot: true });
         Memory { core: self.core }
     }
 
@@ -318,11 +318,11 @@ impl Core {
         unsafe { std::slice::from_raw_parts(self.at(start), (end - start) as usize) }
     }
 
-    fn state(&self) -> State {
-        State::from_word(self.published.load(Ordering::Acquire))
+    fn state(&self) -> Published {
+        Published::from_word(self.published.load(Ordering::Acquire))
     }
 
-    fn publish(&self, state: State) {
+    fn publish(&self, state: Published) {
         assert!(
             state.front > 0 && state.front.is_multiple_of(GRAIN_BYTES),
             "something is published, in whole grains"
@@ -354,17 +354,17 @@ impl Core {
     fn certificate(&self) -> Option<Certificate> {
         let label = self.label()?;
         let packed = self.arena.word(self.index, 0).load(Ordering::Acquire);
-        let state = State::unpack(packed, label.segment, self.capacity())?;
+        let state = Published::unpack(packed, label.segment, self.capacity())?;
         let durable =
             durable_unpack(self.arena.word(self.index, 1).load(Ordering::Acquire), label.segment);
         Some(Certificate { label, front: state.front, back: state.back, foot: state.foot, durable })
     }
 
     /// Takes over the state that the certificate tells.
-    fn adopt(&mut self) -> Option<State> {
+    fn adopt(&mut self) -> Option<Published> {
         let certificate = self.certificate()?;
         let state =
-            State { front: certificate.front, back: certificate.back, foot: certificate.foot };
+            Published { front: certificate.front, back: certificate.back, foot: certificate.foot };
         self.segment = certificate.label.segment;
         self.published.store(state.word(), Ordering::Release);
         Some(state)

@@ -1,7 +1,7 @@
 //! Tests of the arena through its public face: published bytes outlive the process, all of them or
 //! none.
 
-use crate::{Arena, Began, Content, Label, Slot, inspect, limits};
+use crate::{Arena, Began, Label, Slot, SlotContent, inspect, limits};
 use rekindle_base::{NodeId, SegmentId};
 use rekindle_env::sim::{Faults, World};
 use std::path::Path;
@@ -189,7 +189,7 @@ fn a_forgotten_arena_is_empty_for_the_next_process_too() {
     world.crash_process();
     let arena = open(&world, NODE, 2);
     assert_eq!(arena.salt(), salt);
-    assert!(arena.take_slots().iter().all(|slot| slot.content() == Content::Empty));
+    assert!(arena.take_slots().iter().all(|slot| slot.content() == SlotContent::Empty));
 }
 
 #[test]

@@ -19,10 +19,10 @@ pub enum Drill {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What everybody asks of a daemon at once when all clients come back: each
-volume is brought into service, and some of its blocks are read, spread evenly
-over it. The daemon does it itself, so that clients and networks have no part
-in what it takes.
+The work of a daemon when all clients come back at once: each volume is
+brought into service, and some of its blocks are read, spread evenly over it.
+The daemon does it itself, so that clients and networks have no part in what
+it takes.
 
 Example:
   rekindle drill attach --reads 16 --at-once 4 --json")]

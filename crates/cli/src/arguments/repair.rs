@@ -47,8 +47,8 @@ After 16 attempts in vain, or two that find the same and change nothing, a
 volume waits for `rekindle salvage run`.
 
 When acknowledged changes that had not reached the store are lost (flash and
-memory both damaged), the volume stays out of service and says which; nobody
-but you can decide to go on without them:
+memory both damaged), the volume stays out of service and says which; only
+you can decide to go on without them:
   rekindle salvage run NAME --accept-losses
 
 Examples:
@@ -95,12 +95,22 @@ pub struct SalvageHistory {
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
+  rekindle sweep plan
   rekindle sweep run
   rekindle sweep status")]
 pub enum Sweep {
     /// What the sweep is doing and what it has given back
     #[command(after_help = "Example:\n  rekindle sweep status")]
     Status,
+    /// What a sweep would free, read and write now, and the cost of that
+    #[command(after_help = "\
+Example:
+  rekindle sweep plan
+
+It changes nothing in the store. It reads what a sweep reads first: what has
+changed since the last one. The prices are those under [prices] in the
+settings file.")]
+    Plan,
     /// Sweep now, and wait for the end
     Run(SweepRun),
     /// Say that another node of the store is gone for good, so that no sweep waits for it

@@ -4,7 +4,7 @@ use crate::parse::{self, ParityChoice};
 use clap::Args;
 use rekindle_node::config::HolderSpread;
 use rekindle_supervise::worker::LogFormat;
-use rekindle_terminal::words::{Place, address};
+use rekindle_terminal::words::{AddressOrOff, address};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
@@ -46,10 +46,10 @@ pub struct Up {
         value_parser = address,
         value_delimiter = ','
     )]
-    pub nbd: Vec<Place>,
+    pub nbd: Vec<AddressOrOff>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    pub http: Vec<Place>,
+    pub http: Vec<AddressOrOff>,
     /// Allow TCP addresses that other machines reach: clients are not authenticated, and nothing is
     /// encrypted
     #[arg(long, env = "REKINDLE_INSECURE", hide_env_values = true)]
@@ -84,7 +84,7 @@ pub struct Up {
     /// Be a node of a cluster: other nodes reach this one at this address of this host, HOST:PORT
     /// or unix:PATH. What they say is encrypted. See `rekindle cluster`
     #[arg(long, env = "REKINDLE_ADVERTISE", hide_env_values = true, value_name = "ADDR", value_parser = address)]
-    pub advertise: Option<Place>,
+    pub advertise: Option<AddressOrOff>,
     /// Join the cluster of the store with this token, which `rekindle cluster token` prints on
     /// another node. The folder remembers it
     #[arg(long, env = "REKINDLE_JOIN", hide_env_values = true, value_name = "TOKEN")]

@@ -4,7 +4,7 @@ use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
 use crate::parse;
 use clap::{Args, Subcommand};
 use rekindle_staging::{Ack, MissingCopy, Policy};
-use rekindle_terminal::words::{Place, address};
+use rekindle_terminal::words::{AddressOrOff, address};
 use std::time::Duration;
 
 #[derive(Debug, Subcommand)]
@@ -149,7 +149,7 @@ pub struct Map {
     pub device: Option<u32>,
     /// Where NBD is served: HOST:PORT or unix:PATH [default: where the daemon of --dir says]
     #[arg(long, value_name = "ADDR", value_parser = address)]
-    pub nbd: Option<Place>,
+    pub nbd: Option<AddressOrOff>,
     /// Connections; the kernel spreads requests over them
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     pub connections: u8,

@@ -20,7 +20,7 @@ const GB: f64 = 1e9;
 
 /// The requests for one part of the store.
 #[derive(Debug, Default, PartialEq, Serialize)]
-struct Part {
+struct PartCost {
     part: String,
     /// Requests that write or list, since the start.
     writes: u64,
@@ -36,7 +36,7 @@ struct Part {
 #[derive(Debug, Default, PartialEq, Serialize)]
 struct Bill {
     counted_ms: u64,
-    parts: Vec<Part>,
+    parts: Vec<PartCost>,
     received_bytes: u64,
     received_per_day: f64,
     /// Length of the packs, as of the last sweep; absent before the first one.
@@ -72,7 +72,7 @@ fn bill(detail: &Value, counted_ms: u64, stored_bytes: Option<u64>) -> Option<Bi
             (count(&["put", "create", "replace", "list"]), count(&["get", "get_range"]));
         let cost =
             (writes as f64 * prices.write.units() + reads as f64 * prices.read.units()) / 1e3;
-        parts.push(Part {
+        parts.push(PartCost {
             part: part.clone(),
             writes,
             reads,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 pub fn run(common: &Common, status: &Status) -> Outcome<u8> {
     let client = client(common)?;
     loop {
-        let found = Found::ask(&client)?;
+        let found = Answers::ask(&client)?;
         common.shown(&found.json(), || found.print());
         let Some(interval) = status.watch else { return Ok(found.exit()) };
         std::thread::sleep(interval);
@@ -22,14 +22,14 @@ pub fn run(common: &Common, status: &Status) -> Outcome<u8> {
     }
 }
 
-struct Found {
+struct Answers {
     status: api::Status,
     log: LogUsage,
     store: StoreInfo,
     jobs: Vec<Job>,
 }
 
-impl Found {
+impl Answers {
     fn ask(client: &Client) -> Outcome<Self> {
         let status: api::Status = client.get("/api/v1/status")?;
         if status.state != "serving" {

@@ -25,6 +25,11 @@ pub fn run(common: &Common, sweep: &Sweep) -> Outcome<u8> {
             ]);
             print_counters(&status.last);
         }
+        Sweep::Plan => {
+            let begun: Job = client.post("/api/v1/sweep/plan", &json!({}))?;
+            let done = job::follow(&client, begun, "sweep plan")?;
+            common.shown(&done.result, || print_counters(&done.result));
+        }
         Sweep::Run(run) => {
             let begun: Job = client.post("/api/v1/sweep", &json!({}))?;
             if run.detach {
@@ -67,6 +72,14 @@ fn called(name: &str) -> String {
         "bytes_total" => "length of these packs",
         "packs_live" => "packs in use",
         "is_unchanged" => "nothing changed since the last sweep",
+        "packs_dead" => "packs to delete",
+        "packs_sparse" => "packs to write anew",
+        "notes" => "notes of moves to delete",
+        "reads" => "requests that read, about",
+        "writes" => "requests that write or list, about",
+        "deletes" => "requests that delete",
+        "cost" => "cost of these",
+        "saves_a_month" => "saved a month",
         "nodes_read" => "tree nodes read",
         "counted_anew" => "everything was counted anew, for",
         "miscounted" => "the counts had been wrong, first at pack",

@@ -15,7 +15,7 @@ const CRC: std::ops::Range<usize> = 32..36;
 
 /// The content that was found in a place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Found {
+pub enum BlockFound {
     /// Zeros: never written, or lost.
     Nothing,
     /// The number of the write that the place holds.
@@ -40,26 +40,26 @@ pub fn make(run: u64, block: u64, sequence: u64, out: &mut [u8; BYTES]) {
 }
 
 /// Judges what was read from the place `block`.
-pub fn judge(run: u64, block: u64, bytes: &[u8; BYTES]) -> Found {
+pub fn judge(run: u64, block: u64, bytes: &[u8; BYTES]) -> BlockFound {
     if bytes.iter().all(|&byte| byte == 0) {
-        return Found::Nothing;
+        return BlockFound::Nothing;
     }
     let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
     if bytes[..8] != MAGIC {
-        return Found::Strange("it is not a block of a drill".to_owned());
+        return BlockFound::Strange("it is not a block of a drill".to_owned());
     }
     let mut copy = *bytes;
     copy[CRC].fill(0);
     if crc32c(&copy).to_le_bytes() != bytes[CRC] {
-        return Found::Strange("its checksum is wrong: it is torn".to_owned());
+        return BlockFound::Strange("its checksum is wrong: it is torn".to_owned());
     }
     if word(8) != run {
-        return Found::Strange("it is of an earlier drill".to_owned());
+        return BlockFound::Strange("it is of an earlier drill".to_owned());
     }
     if word(16) != block {
-        return Found::Strange(format!("it belongs to block {}", word(16)));
+        return BlockFound::Strange(format!("it belongs to block {}", word(16)));
     }
-    Found::Sequence(word(24))
+    BlockFound::Sequence(word(24))
 }
 
 #[cfg(test)]
@@ -69,12 +69,12 @@ mod tests {
     #[test]
     fn a_block_says_what_it_is() {
         let mut bytes = [0; BYTES];
-        assert_eq!(judge(7, 3, &bytes), Found::Nothing);
+        assert_eq!(judge(7, 3, &bytes), BlockFound::Nothing);
         make(7, 3, 9, &mut bytes);
-        assert_eq!(judge(7, 3, &bytes), Found::Sequence(9));
-        assert!(matches!(judge(8, 3, &bytes), Found::Strange(_)));
-        assert!(matches!(judge(7, 4, &bytes), Found::Strange(_)));
+        assert_eq!(judge(7, 3, &bytes), BlockFound::Sequence(9));
+        assert!(matches!(judge(8, 3, &bytes), BlockFound::Strange(_)));
+        assert!(matches!(judge(7, 4, &bytes), BlockFound::Strange(_)));
         bytes[2048] ^= 1;
-        assert!(matches!(judge(7, 3, &bytes), Found::Strange(why) if why.contains("torn")));
+        assert!(matches!(judge(7, 3, &bytes), BlockFound::Strange(why) if why.contains("torn")));
     }
 }

@@ -4,7 +4,7 @@
     reason = "the drill measures real time from outside the daemon"
 )]
 
-use super::block::{self, BYTES, Found};
+use super::block::{self, BYTES, BlockFound};
 use crate::client::Interrupts;
 use crate::nbd;
 use rekindle_base::Kind;
@@ -261,7 +261,7 @@ impl Load {
                 export.data(&mut bytes).map_err(failed)?;
                 block::judge(self.run, block, &bytes)
             } else {
-                Found::Strange(format!("reading fails with errno {}", reply.error))
+                BlockFound::Strange(format!("reading fails with errno {}", reply.error))
             };
             if let Some(finding) = judge(&found, self.acknowledged[place], self.sent[place]) {
                 verdict.add(block, &finding);
@@ -297,15 +297,17 @@ fn prepare(export: &mut NbdClient, run: u64, cookie: usize, flight: Flight) {
 
 /// Returns the fault of a place, if it has one: it must hold its last acknowledged write, or a
 /// later one that was sent.
-fn judge(found: &Found, acknowledged: u64, sent: u64) -> Option<String> {
+fn judge(found: &BlockFound, acknowledged: u64, sent: u64) -> Option<String> {
     match found {
-        Found::Sequence(sequence) if (acknowledged..=sent).contains(sequence) => None,
-        Found::Nothing if acknowledged == 0 => None,
-        Found::Sequence(sequence) => {
+        BlockFound::Sequence(sequence) if (acknowledged..=sent).contains(sequence) => None,
+        BlockFound::Nothing if acknowledged == 0 => None,
+        BlockFound::Sequence(sequence) => {
             Some(format!("write {sequence} is there, write {acknowledged} was acknowledged"))
         }
-        Found::Nothing => Some(format!("nothing is there, write {acknowledged} was acknowledged")),
-        Found::Strange(why) => Some(why.clone()),
+        BlockFound::Nothing => {
+            Some(format!("nothing is there, write {acknowledged} was acknowledged"))
+        }
+        BlockFound::Strange(why) => Some(why.clone()),
     }
 }
 
@@ -315,16 +317,16 @@ mod tests {
 
     #[test]
     fn only_what_was_acknowledged_can_be_lost() {
-        assert_eq!(judge(&Found::Sequence(3), 3, 4), None);
+        assert_eq!(judge(&BlockFound::Sequence(3), 3, 4), None);
         assert_eq!(
-            judge(&Found::Sequence(4), 3, 4),
+            judge(&BlockFound::Sequence(4), 3, 4),
             None,
             "sent and not acknowledged may be there"
         );
-        assert!(judge(&Found::Sequence(2), 3, 4).is_some());
-        assert!(judge(&Found::Sequence(5), 3, 4).is_some(), "never sent");
-        assert_eq!(judge(&Found::Nothing, 0, 1), None);
-        assert!(judge(&Found::Nothing, 1, 1).is_some());
-        assert!(judge(&Found::Strange("torn".into()), 0, 1).is_some());
+        assert!(judge(&BlockFound::Sequence(2), 3, 4).is_some());
+        assert!(judge(&BlockFound::Sequence(5), 3, 4).is_some(), "never sent");
+        assert_eq!(judge(&BlockFound::Nothing, 0, 1), None);
+        assert!(judge(&BlockFound::Nothing, 1, 1).is_some());
+        assert!(judge(&BlockFound::Strange("torn".into()), 0, 1).is_some());
     }
 }

@@ -2,14 +2,11 @@
 
 use super::report::Report;
 use super::{read, record, segment};
+use rekindle_datastore::key;
 use rekindle_node::node_file;
 use rekindle_terminal::failure::{Failure, Outcome};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-
-/// Folders of a store, as `docs/format/datastore.md` has them.
-const STORE_FOLDERS: [&str; 8] =
-    ["nodes", "volumes", "names", "packs/data", "packs/meta", "moved", "sweep", "snapshots"];
 
 /// Reports what a folder holds.
 pub fn report(subject: &str, path: &Path) -> Outcome<Report> {
@@ -56,7 +53,7 @@ fn store(subject: &str, path: &Path) -> Outcome<Report> {
     report
         .problems
         .extend(identity.problems.iter().map(|problem| format!("rekindle.json: {problem}")));
-    for folder in STORE_FOLDERS {
+    for folder in key::MARKED.map(|folder| folder.trim_end_matches('/')) {
         let (files, bytes) = count(&path.join(folder));
         report.shown(
             folder,

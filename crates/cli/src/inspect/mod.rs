@@ -12,6 +12,7 @@ mod segment;
 
 use crate::arguments::{Common, Inspect};
 use rekindle_base::Kind;
+use rekindle_datastore::key;
 use rekindle_terminal::failure::{EXIT_FAILED, Failure, Outcome};
 use report::Report;
 use rustix::fs::OFlags;
@@ -88,10 +89,7 @@ fn of_bytes(subject: &str, bytes: &[u8]) -> Report {
         pack::report(subject, bytes)
     } else if named("moved/") {
         pack::moved(subject, bytes)
-    } else if ["volumes/", "names/", "nodes/", "sweep/", "snapshots/", ".json"]
-        .into_iter()
-        .any(named)
-    {
+    } else if named(".json") || key::MARKED.into_iter().any(named) {
         record::report(subject, bytes)
     } else {
         let mut report = Report::new(subject, "unknown");

@@ -2,84 +2,47 @@
 //! `REKINDLE_SNAPSHOT=write cargo test` writes the copies anew.
 
 use crate::{finish, rekindle, run, told};
+use std::collections::BTreeMap;
 use std::path::Path;
 
-const PAGES: [&[&str]; 58] = [
-    &[],
-    &["up"],
-    &["volume"],
-    &["volume", "create"],
-    &["volume", "ls"],
-    &["volume", "show"],
-    &["volume", "rm"],
-    &["volume", "trash"],
-    &["volume", "restore"],
-    &["volume", "purge"],
-    &["volume", "rename"],
-    &["volume", "resize"],
-    &["volume", "versions"],
-    &["volume", "rollback"],
-    &["volume", "drain"],
-    &["volume", "import"],
-    &["volume", "export"],
-    &["volume", "history"],
-    &["volume", "pin"],
-    &["volume", "unpin"],
-    &["space"],
-    &["status"],
-    &["stop"],
-    &["debug"],
-    &["debug", "volumes"],
-    &["map"],
-    &["verify"],
-    &["salvage"],
-    &["salvage", "run"],
-    &["salvage", "history"],
-    &["sweep"],
-    &["sweep", "run"],
-    &["sweep", "dismiss"],
-    &["jobs"],
-    &["jobs", "cancel"],
-    &["man"],
-    &["drill"],
-    &["warm"],
-    &["boot-report"],
-    &["upgrade"],
-    &["appliance"],
-    &["appliance", "build"],
-    &["appliance", "run"],
-    &["appliance", "reset"],
-    &["drill", "restart"],
-    &["drill", "attach"],
-    &["inspect"],
-    &["completions"],
-    &["cluster"],
-    &["cluster", "init"],
-    &["cluster", "token"],
-    &["cluster", "ls"],
-    &["cluster", "show"],
-    &["cluster", "drain"],
-    &["cluster", "remove"],
-    &["cluster", "takeover"],
-    &["cluster", "adopt"],
-    &["cluster", "rotate"],
-];
+/// Reads the page of a command and those of all commands below it, by name.
+fn read_pages(words: &mut Vec<String>, pages: &mut BTreeMap<String, String>) {
+    let (code, text, _) = told(&finish(rekindle().args(&*words).arg("--help")));
+    assert_eq!(code, Some(0), "{words:?}");
+    let listed = text.split_once("\nCommands:\n").map_or("", |(_, rest)| rest);
+    for line in listed.lines().take_while(|line| !line.is_empty()) {
+        // A longer description goes on in lines that are indented more.
+        let line = line.strip_prefix("  ").unwrap_or_default();
+        match line.split(' ').next() {
+            None | Some("" | "help") => {}
+            Some(command) => {
+                words.push(command.to_owned());
+                read_pages(words, pages);
+                words.pop();
+            }
+        }
+    }
+    let name = if words.is_empty() { "rekindle".to_owned() } else { words.join("-") };
+    pages.insert(name, text);
+}
 
 #[test]
 fn every_page_is_as_it_was() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/help");
     let write = std::env::var("REKINDLE_SNAPSHOT").as_deref() == Ok("write");
-    for page in PAGES {
-        let output = finish(rekindle().args(page).arg("--help"));
-        let (code, text, _) = told(&output);
-        assert_eq!(code, Some(0), "{page:?}");
-        let name = if page.is_empty() { "rekindle".to_owned() } else { page.join("-") };
+    let mut pages = BTreeMap::new();
+    read_pages(&mut Vec::new(), &mut pages);
+    for (name, text) in &pages {
         let copy = folder.join(format!("{name}.txt"));
         if write {
-            std::fs::write(&copy, &text).expect("a copy");
+            std::fs::write(&copy, text).expect("a copy");
         }
         let kept = std::fs::read_to_string(&copy).unwrap_or_default();
-        assert!(kept == text, "{}: --help says now:\n{text}", copy.display());
+        assert!(kept == *text, "{}: --help says now:\n{text}", copy.display());
+    }
+    for copy in std::fs::read_dir(&folder).expect("the copies").flatten() {
+        let name = copy.path().file_stem().map(|name| name.to_string_lossy().into_owned());
+        assert!(name.is_some_and(|name| pages.contains_key(&name)), "{copy:?} is of no command");
     }
 }
 

@@ -1,6 +1,7 @@
 //! Images of disks, into volumes and out of them.
 
 use crate::Daemon;
+use rekindle_base::random::Random;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -12,14 +13,7 @@ fn image(folder: &Path) -> PathBuf {
     let file = std::fs::File::create(&path).expect("a file");
     file.set_len(SIZE - 100).expect("sparse");
     // Noise: it neither repeats nor shrinks, so that a pack is as large as what it holds.
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut noise = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let data: Vec<u8> = (0..3 << 17).flat_map(|_| noise()).collect();
+    let data = Random::new(1).bytes(3 << 20);
     file.write_all_at(&data, (5 << 20) + 512).expect("written");
     file.write_all_at(&vec![0; 2 << 20], 20 << 20).expect("written");
     file.write_all_at(&data[..1000], SIZE - 1100).expect("written");

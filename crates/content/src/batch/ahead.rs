@@ -5,6 +5,7 @@
 //! only those are compressed.
 
 use super::stretch::{Filling, Stretch};
+use crate::cache::Keep;
 use crate::content::Inner;
 use crate::name::{Name, NameMap};
 use crate::pack::blobs::Blobs;
@@ -12,6 +13,7 @@ use crate::pack::reader::Body;
 use crate::{Batch, Class, Error, Pointer, limits};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
+use rekindle_env::give_way;
 use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
@@ -96,6 +98,7 @@ impl Batch {
         let mut pointers = Vec::with_capacity(numbers.len());
         for blobs in new.end(&self.inner) {
             let blobs = blobs.await;
+            give_way();
             self.append_all(Class::Data, &blobs, &mut pointers).await?;
             self.inner.used(blobs);
         }
@@ -105,6 +108,7 @@ impl Batch {
         };
         let pointers: Vec<Pointer> = places.into_iter().map(of).collect();
         for ((pointer, chunk), _) in pointers.iter().zip(&chunks).zip(is_old).filter(|it| it.1) {
+            give_way();
             self.counts_duplicate(chunk.body.range.len());
             self.cache(Class::Data, pointer.name, true, || chunk.body.alone());
         }
@@ -125,7 +129,10 @@ impl Batch {
             rest = behind;
             let (inner, group) = (self.inner.clone(), group.to_vec());
             let name = async move {
-                let name = |chunk: &Chunk| inner.namer.name(Class::Data, 0, chunk.body.bytes());
+                let name = |chunk: &Chunk| {
+                    give_way();
+                    inner.namer.name(Class::Data, 0, chunk.body.bytes())
+                };
                 group.iter().map(name).collect()
             };
             groups.push(match groups.is_empty() && rest.is_empty() {
@@ -193,6 +200,7 @@ impl Bundle {
     ) -> impl Future<Output = Blobs> + Send + use<> {
         let inner = inner.clone();
         async move {
+            give_way();
             let (mut compressor, mut blobs) = (inner.compressor(), inner.room());
             let bodies = match &self.bodies[..] {
                 [bodies] => Cow::Borrowed(bodies.bytes()),
@@ -202,11 +210,12 @@ impl Bundle {
             inner.compressors.lock().push(compressor);
             let mut rest = &bodies[..];
             for (name, length) in self.names.iter().filter(|_| is_cached) {
+                give_way();
                 let (body, behind) = rest.split_at(*length);
                 rest = behind;
                 // A copy: a chunk in the cache does not keep its neighbours there.
                 let body = Body { bytes: Bytes::copy_from_slice(body), children: 0 };
-                inner.keep(*name, Class::Data, body);
+                inner.keep(*name, Class::Data, Keep::Unasked, body);
             }
             blobs
         }

@@ -14,17 +14,17 @@ mod upload;
 
 pub use stretch::Stretch;
 
+use crate::cache::Keep;
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
 use crate::format::footer::Entry;
-use crate::index::Found;
+use crate::index::IndexAnswer;
 use crate::live::Hold;
 use crate::moved::MovedNotes;
 use crate::name::{Name, NameMap};
 use crate::pack::blobs::{Blob, Blobs, Chunk};
 use crate::pack::reader::{self, Body, Opener};
 use crate::pack::writer::Writer;
-use crate::read::Keep;
 use crate::{Class, Content, Error, POINTER_BYTES, Pointer, Spot, limits, pack};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -165,28 +165,28 @@ impl Batch {
     fn cache(&self, class: Class, name: Name, is_old: bool, body: impl FnOnce() -> Body) {
         let is_wanted = class == Class::Metadata || self.is_cached;
         if is_wanted && !(is_old && self.inner.cache.touch(&name)) {
-            self.inner.keep(name, class, body());
+            self.inner.keep(name, class, Keep::Unasked, body());
         }
     }
 
     /// Looks for a chunk with this name, that this batch or the store has already.
     async fn find_any(&mut self, name: &Name) -> Option<Pointer> {
         let found = match self.find(name) {
-            Found::Place(pointer) => Some(pointer),
-            Found::Footer(pack, bytes) => self.find_in_footer(name, pack, bytes).await,
-            Found::Nothing => None,
+            IndexAnswer::Place(pointer) => Some(pointer),
+            IndexAnswer::Footer(pack, bytes) => self.find_in_footer(name, pack, bytes).await,
+            IndexAnswer::Nothing => None,
         };
         let gain = u32::from(found.is_some());
         self.footer_credit = (self.footer_credit + gain).min(FOOTER_CREDIT_MAX);
         found
     }
 
-    fn find(&self, name: &Name) -> Found {
+    fn find(&self, name: &Name) -> IndexAnswer {
         if let Some(pointer) = self.own.get(name) {
-            return Found::Place(*pointer);
+            return IndexAnswer::Place(*pointer);
         }
         if self.is_anew {
-            return Found::Nothing;
+            return IndexAnswer::Nothing;
         }
         self.inner.index.lookup(name)
     }
@@ -342,7 +342,7 @@ impl Batch {
             Some(pointer) => *pointer,
             None => self.append(class, name, &body).await?,
         };
-        self.inner.cache.insert(name, class, body);
+        self.inner.cache.insert(name, class, Keep::Unasked, body);
         Ok(pointer)
     }
 

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, Semaphore};
 pub(crate) struct Upload {
     pub(super) id: PackId,
     pub(super) body: Mutex<Body>,
-    state: Mutex<State>,
+    state: Mutex<UploadState>,
     /// Wakes the waiting batches in the order of their coming, which a `watch` does not: runs of
     /// the simulation would not repeat themselves.
     changed: Notify,
@@ -30,16 +30,16 @@ pub(super) enum Body {
     Sealed(Arc<Sealed>),
 }
 
-pub(super) enum State {
+pub(super) enum UploadState {
     Open,
     Running,
     Done,
     Failed(Error),
 }
 
-impl State {
+impl UploadState {
     pub(super) fn may_begin(&self) -> bool {
-        matches!(self, State::Open | State::Failed(_))
+        matches!(self, UploadState::Open | UploadState::Failed(_))
     }
 }
 
@@ -90,7 +90,7 @@ impl Shared {
 impl Upload {
     pub(super) fn new(writer: Writer) -> Arc<Self> {
         let (id, body) = (writer.id(), Mutex::new(Body::Open(writer)));
-        Arc::new(Self { id, body, state: Mutex::new(State::Open), changed: Notify::new() })
+        Arc::new(Self { id, body, state: Mutex::new(UploadState::Open), changed: Notify::new() })
     }
 
     /// Notes that an attempt begins; `false` if one is under way, or none is needed.
@@ -98,7 +98,7 @@ impl Upload {
         let mut state = self.state.lock();
         let may_begin = state.may_begin();
         if may_begin {
-            *state = State::Running;
+            *state = UploadState::Running;
             drop(state);
             self.changed.notify_waiters();
         }
@@ -107,12 +107,12 @@ impl Upload {
 
     /// Notes how an attempt has ended.
     pub(super) fn ended(&self, result: Result<(), Error>) {
-        *self.state.lock() = result.map_or_else(State::Failed, |()| State::Done);
+        *self.state.lock() = result.map_or_else(UploadState::Failed, |()| UploadState::Done);
         self.changed.notify_waiters();
     }
 
     /// Waits for a state.
-    pub(super) async fn until(&self, is_it: impl Fn(&State) -> bool) {
+    pub(super) async fn until(&self, is_it: impl Fn(&UploadState) -> bool) {
         loop {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -126,9 +126,9 @@ impl Upload {
     /// The outcome of the last attempt; `None` while there is none.
     pub(super) fn outcome(&self) -> Option<Result<(), Error>> {
         match &*self.state.lock() {
-            State::Open | State::Running => None,
-            State::Done => Some(Ok(())),
-            State::Failed(error) => Some(Err(error.clone())),
+            UploadState::Open | UploadState::Running => None,
+            UploadState::Done => Some(Ok(())),
+            UploadState::Failed(error) => Some(Err(error.clone())),
         }
     }
 

@@ -154,6 +154,19 @@ fn many_chunks_at_once_are_written_as_one_by_one() {
 }
 
 #[test]
+fn other_threads_may_go_first_before_each_chunk_is_named_and_before_it_is_cached() {
+    run(async |env| {
+        let content = Content::open(env, Mem::store(), config());
+        let mut batch = content.batch();
+        // So few bytes are not worth a task: this thread does all.
+        let chunks: Vec<_> = (0..20).map(|seed| random(seed, 1000)).collect();
+        let before = rekindle_env::ways_given();
+        batch.write_many(&apart(&chunks)).await.unwrap();
+        assert!(rekindle_env::ways_given() - before >= 2 * 20);
+    });
+}
+
+#[test]
 fn who_mistrusts_the_store_finds_no_duplicates_there() {
     run(async |env| {
         let content = Content::open(env, Mem::store(), config());

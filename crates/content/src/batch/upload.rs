@@ -1,6 +1,6 @@
 //! The upload of a pack, for all batches that have chunks in it.
 
-use super::shared::{Body, State, Upload, slot};
+use super::shared::{Body, Upload, UploadState, slot};
 use crate::content::{Inner, add};
 use crate::pack::writer::Sealed;
 use crate::{limits, pack};
@@ -28,7 +28,7 @@ impl Upload {
         if let Either::Right((way, _)) = select(begun, way).await {
             self.begin(inner, way);
         }
-        self.until(|state| matches!(state, State::Done | State::Failed(_))).await;
+        self.until(|state| matches!(state, UploadState::Done | UploadState::Failed(_))).await;
     }
 
     /// Waits for the turn of a shared pack: not for long, because the request of another one may

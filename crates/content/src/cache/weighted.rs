@@ -1,18 +1,31 @@
-//! The weighted LRU of HydraFS. An entry comes in with a weight (metadata 3, data 1), and a lookup
-//! restores the weight. A reclaim pass evicts the entries of weight 0 and then takes 1 from all
-//! others. Data that no lookup touches survives one pass, metadata three.
+//! The weighted LRU of HydraFS, with a queue before it. An entry comes in with a weight (metadata
+//! 3, data 1), and a lookup restores the weight. A reclaim pass evicts the entries of weight 0 and
+//! then takes 1 from all others. Data that no lookup touches survives one pass, metadata three.
 //!
 //! Each step takes constant time: four lists form a ring. An entry of weight `w` is in list
 //! `(pass + w) mod 4`, newest first. A pass empties list `pass mod 4` and counts `pass` up, which
 //! takes 1 from all others without touching them. A pass stops as soon as there is room, and the
 //! next insertion continues it.
+//!
+//! What no reader has asked for yet comes into a fifth list, first in first out: a stream passes
+//! through it and leaves the ring as it was. A lookup moves an entry from there into the ring, if
+//! much was inserted since the entry came: a stream asks for its bytes soon after they were
+//! fetched, and not again.
 
 use crate::name::{Name, word};
 use hashbrown::HashTable;
 
 /// Heaviest weight.
 const WEIGHT_MAX: usize = 3;
-const LISTS: usize = WEIGHT_MAX + 1;
+/// Lists of the ring.
+const RING: usize = WEIGHT_MAX + 1;
+/// The list of entries for which no reader has asked.
+const QUEUE: usize = RING;
+/// Share of the budget that the queue has while the ring needs the rest.
+const QUEUE_SHARE: u64 = 4;
+/// A lookup proves an entry when this share of the budget was inserted since the entry came: twice
+/// what may be fetched ahead for one reader, and half of the queue.
+const PROOF_SHARE: u64 = 8;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
@@ -21,6 +34,8 @@ struct Slot<V> {
     weight: usize,
     bytes: u64,
     list: usize,
+    /// Bytes inserted into the cache up to the entry.
+    came: u64,
     newer: u32,
     older: u32,
     /// `None` in a free slot.
@@ -52,8 +67,12 @@ impl<V> Evicted<V> {
 pub(super) struct Weighted<V> {
     bytes_max: u64,
     bytes: u64,
+    /// Bytes of the queue.
+    queued: u64,
+    /// Bytes inserted so far.
+    inserted: u64,
     pass: usize,
-    lists: [List; LISTS],
+    lists: [List; RING + 1],
     /// Slots by name. The name itself is in the slot only: the table is small and stays near the
     /// core.
     table: HashTable<u32>,
@@ -66,8 +85,10 @@ impl<V> Weighted<V> {
         Self {
             bytes_max,
             bytes: 0,
+            queued: 0,
+            inserted: 0,
             pass: 0,
-            lists: [List { newest: NONE, oldest: NONE }; LISTS],
+            lists: [List { newest: NONE, oldest: NONE }; RING + 1],
             table: HashTable::new(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -78,11 +99,16 @@ impl<V> Weighted<V> {
         self.bytes
     }
 
-    /// Looks a name up: restores the weight and makes the entry the newest of its list.
+    /// Looks a name up: restores the weight and makes the entry the newest of its list. An entry of
+    /// the queue stays there, unless it is proven.
     pub(super) fn get(&mut self, name: &Name) -> Option<&V> {
         let index = self.find(name)?;
         let slot = &self.slots[index as usize];
-        let list = (self.pass + slot.weight) % LISTS;
+        let is_proven = self.inserted - slot.came >= self.bytes_max / PROOF_SHARE;
+        let list = match slot.list {
+            QUEUE if !is_proven => return self.slots[index as usize].value.as_ref(),
+            _ => (self.pass + slot.weight) % RING,
+        };
         if slot.list != list || slot.newer != NONE {
             self.unlink(index);
             self.link(index, list);
@@ -90,22 +116,52 @@ impl<V> Weighted<V> {
         self.slots[index as usize].value.as_ref()
     }
 
-    /// Inserts or replaces, and makes room. Returns the evicted values, to be freed outside the
-    /// lock.
+    /// Inserts or replaces, and makes room. Returns the values that are not in the cache, to be
+    /// freed outside the lock.
     pub(super) fn insert(&mut self, name: Name, weight: usize, bytes: u64, value: V) -> Evicted<V> {
-        let mut evicted = Evicted { first: self.remove(&name), others: Vec::new() };
+        let first = self.remove(&name);
+        self.put(name, (weight, false), bytes, value, first)
+    }
+
+    /// Like [`Weighted::insert`], for an entry for which no reader has asked yet: what is there
+    /// stays as it is.
+    pub(super) fn insert_unasked(
+        &mut self,
+        name: Name,
+        weight: usize,
+        bytes: u64,
+        value: V,
+    ) -> Evicted<V> {
+        match self.find(&name) {
+            Some(_) => Evicted { first: Some(value), others: Vec::new() },
+            None => self.put(name, (weight, true), bytes, value, None),
+        }
+    }
+
+    fn put(
+        &mut self,
+        name: Name,
+        (weight, is_queued): (usize, bool),
+        bytes: u64,
+        value: V,
+        first: Option<V>,
+    ) -> Evicted<V> {
+        let mut evicted = Evicted { first, others: Vec::new() };
         if bytes > self.bytes_max {
             evicted.push(value);
             return evicted;
         }
         while self.bytes + bytes > self.bytes_max {
-            if let Some(value) = self.evict_one() {
+            if let Some(value) = self.evict_one(if is_queued { bytes } else { 0 }) {
                 evicted.push(value);
             }
         }
         let weight = weight.min(WEIGHT_MAX);
-        let slot =
-            Slot { name, weight, bytes, list: 0, newer: NONE, older: NONE, value: Some(value) };
+        let list = if is_queued { QUEUE } else { (self.pass + weight) % RING };
+        self.inserted += bytes;
+        let came = self.inserted;
+        let (newer, older, value) = (NONE, NONE, Some(value));
+        let slot = Slot { name, weight, bytes, list, came, newer, older, value };
         let index = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = slot;
@@ -121,7 +177,7 @@ impl<V> Weighted<V> {
         let hash = |index: &u32| word(&slots[*index as usize].name, 0);
         self.table.insert_unique(word(&name, 0), index, hash);
         self.bytes += bytes;
-        self.link(index, (self.pass + weight) % LISTS);
+        self.link(index, list);
         evicted
     }
 
@@ -147,10 +203,21 @@ impl<V> Weighted<V> {
         slot.value.take()
     }
 
+    /// Evicts the oldest entry of the queue, if that would have more than its share with `coming`
+    /// bytes; else one of the ring.
+    fn evict_one(&mut self, coming: u64) -> Option<V> {
+        let ring_is_empty = self.bytes == self.queued;
+        if self.queued > 0 && (ring_is_empty || self.queued + coming > self.bytes_max / QUEUE_SHARE)
+        {
+            return self.take(self.lists[QUEUE].oldest);
+        }
+        self.evict_of_ring()
+    }
+
     /// Evicts the oldest entry of weight 0. When there is none, the pass is over: every entry loses
     /// 1.
-    fn evict_one(&mut self) -> Option<V> {
-        let oldest = self.lists[self.pass % LISTS].oldest;
+    fn evict_of_ring(&mut self) -> Option<V> {
+        let oldest = self.lists[self.pass % RING].oldest;
         if oldest == NONE {
             self.pass += 1;
             return None;
@@ -164,22 +231,25 @@ impl<V> Weighted<V> {
         let pass = self.pass;
         let mut evicted = 0;
         while self.pass == pass {
-            evicted += usize::from(self.evict_one().is_some());
+            evicted += usize::from(self.evict_of_ring().is_some());
         }
         evicted
     }
 
-    /// The present weight of an entry.
+    /// The present weight of an entry of the ring.
     #[cfg(test)]
     fn weight(&self, name: &Name) -> Option<usize> {
         let slot = &self.slots[self.find(name)? as usize];
-        Some((slot.list + LISTS - self.pass % LISTS) % LISTS)
+        (slot.list != QUEUE).then(|| (slot.list + RING - self.pass % RING) % RING)
     }
 
     fn link(&mut self, index: u32, list: usize) {
         let newest = self.lists[list].newest;
         let slot = &mut self.slots[index as usize];
         slot.list = list;
+        if list == QUEUE {
+            self.queued += slot.bytes;
+        }
         slot.newer = NONE;
         slot.older = newest;
         match newest {
@@ -190,7 +260,10 @@ impl<V> Weighted<V> {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Slot { newer, older, list, .. } = self.slots[index as usize];
+        let Slot { newer, older, list, bytes, .. } = self.slots[index as usize];
+        if list == QUEUE {
+            self.queued -= bytes;
+        }
         match newer {
             NONE => self.lists[list].newest = older,
             newer => self.slots[newer as usize].older = older,
@@ -228,28 +301,69 @@ mod tests {
         assert_eq!(cache.bytes(), 0);
     }
 
+    #[test]
+    fn a_lookup_proves_an_entry_when_much_was_inserted_since_the_entry_came() {
+        let mut cache = Weighted::new(100 * PROOF_SHARE);
+        cache.insert_unasked(D, 1, 100, "data");
+        assert!(cache.get(&D).is_some());
+        assert_eq!(cache.queued, 100, "its reader asks soon");
+        cache.insert_unasked(M, 1, 100, "other");
+        assert!(cache.get(&D).is_some());
+        assert_eq!((cache.queued, cache.weight(&D)), (100, Some(1)));
+        cache.insert_unasked(D, 1, 100, "data");
+        assert_eq!(cache.queued, 100, "what is proven stays where it is");
+    }
+
+    #[test]
+    fn the_queue_has_its_share_while_the_ring_needs_the_rest_and_else_all() {
+        let mut cache = Weighted::new(100 * 64);
+        let names =
+            |kind: u8| (0..200).map(move |i| [[kind; 16], [i; 16]].concat().try_into().unwrap());
+        names(1).for_each(|name: Name| drop(cache.insert_unasked(name, 1, 64, "stream")));
+        assert_eq!(cache.queued, 100 * 64);
+        names(2).for_each(|name: Name| drop(cache.insert(name, 1, 64, "asked for")));
+        assert_eq!((cache.queued, cache.bytes), (25 * 64, 100 * 64));
+        names(3).for_each(|name: Name| drop(cache.insert_unasked(name, 1, 64, "stream")));
+        assert_eq!((cache.queued, cache.bytes), (25 * 64, 100 * 64));
+    }
+
     proptest! {
-        /// Against the slow form: a list of (name, weight), a pass walks all of it.
+        /// Against the slow form: a list of (name, weight), a pass walks all of it. An entry of the
+        /// queue has its time of arrival.
         #[test]
-        fn it_does_what_the_slow_form_does(steps in proptest::collection::vec((0u8..4, 0u8..12), 1..200)) {
-            let mut cache = Weighted::new(1 << 20);
-            let mut model: Vec<(u8, usize, usize)> = Vec::new();
+        fn it_does_what_the_slow_form_does(steps in proptest::collection::vec((0u8..5, 0u8..12), 1..200)) {
+            let mut cache = Weighted::new(5 * PROOF_SHARE);
+            let mut model: Vec<(u8, usize, usize, Option<u64>)> = Vec::new();
+            let mut inserted = 0;
             for (step, key) in steps {
                 let weight = if key % 2 == 0 { 1 } else { 3 };
+                let is_there = model.iter().any(|entry| entry.0 == key);
                 match step {
                     0 => {
                         cache.insert([key; 32], weight, 1, key);
                         model.retain(|entry| entry.0 != key);
-                        model.push((key, weight, weight));
+                        model.push((key, weight, weight, None));
+                        inserted += 1;
                     }
                     1 => {
-                        prop_assert_eq!(cache.get(&[key; 32]).copied(), model.iter().find(|e| e.0 == key).map(|e| e.0));
-                        model.iter_mut().filter(|entry| entry.0 == key).for_each(|entry| entry.1 = entry.2);
+                        prop_assert_eq!(cache.get(&[key; 32]).is_some(), is_there);
+                        for entry in model.iter_mut().filter(|entry| entry.0 == key) {
+                            entry.3 = entry.3.filter(|came| inserted - came < 5);
+                            entry.1 = entry.2;
+                        }
                     }
                     2 => {
                         cache.reclaim();
-                        model.retain(|entry| entry.1 > 0);
-                        model.iter_mut().for_each(|entry| entry.1 -= 1);
+                        model.retain(|entry| entry.1 > 0 || entry.3.is_some());
+                        let ring = model.iter_mut().filter(|entry| entry.3.is_none());
+                        ring.for_each(|entry| entry.1 -= 1);
+                    }
+                    3 => {
+                        cache.insert_unasked([key; 32], weight, 1, key);
+                        if !is_there {
+                            inserted += 1;
+                            model.push((key, weight, weight, Some(inserted)));
+                        }
                     }
                     _ => {
                         cache.remove(&[key; 32]);
@@ -257,8 +371,10 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(cache.bytes(), model.len() as u64);
-                for (key, weight, _) in &model {
-                    prop_assert_eq!(cache.weight(&[*key; 32]), Some(*weight));
+                let queued = model.iter().filter(|entry| entry.3.is_some()).count();
+                prop_assert_eq!(cache.queued, queued as u64);
+                for (key, weight, _, came) in &model {
+                    prop_assert_eq!(cache.weight(&[*key; 32]), Some(*weight).filter(|_| came.is_none()));
                 }
             }
         }

@@ -79,7 +79,7 @@ pub const INDEX_BYTES: usize = 32;
 
 /// A place that is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct CountedPlace {
     /// The place in its pack.
     pub spot: Spot,
     /// How often it is named.
@@ -219,7 +219,7 @@ pub fn trailer(index: &[u8], index_begin: u64) -> Vec<u8> {
     sealed(raw.as_bytes())
 }
 
-/// What a trailer says.
+/// The fields of a trailer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
     /// The checksum of the index.
@@ -369,7 +369,7 @@ pub(crate) fn take_spot(before: Spot, bytes: &mut &[u8]) -> Option<Spot> {
 }
 
 /// Appends places, ascending.
-pub fn push_places(places: &[Place], out: &mut Vec<u8>) {
+pub fn push_places(places: &[CountedPlace], out: &mut Vec<u8>) {
     let mut before = NO_SPOT;
     for place in places {
         push_spot(before, place.spot, out);
@@ -380,7 +380,7 @@ pub fn push_places(places: &[Place], out: &mut Vec<u8>) {
 }
 
 /// Decodes the places of a row.
-pub fn decode_places(mut bytes: &[u8], row: &Row) -> Result<Vec<Place>, Bad> {
+pub fn decode_places(mut bytes: &[u8], row: &Row) -> Result<Vec<CountedPlace>, Bad> {
     if crc32c(bytes) != row.crc {
         return Err(damaged(WHAT, "the places of a pack are wrong"));
     }
@@ -390,7 +390,7 @@ pub fn decode_places(mut bytes: &[u8], row: &Row) -> Result<Vec<Place>, Bad> {
         let spot = take_spot(before, &mut bytes)?;
         let mut number = || u32::try_from(take_number(&mut bytes)?).ok();
         before = spot;
-        Some(Place { spot, count: number()?, stored: number()? })
+        Some(CountedPlace { spot, count: number()?, stored: number()? })
     };
     for _ in 0..row.places {
         places.push(next().ok_or_else(|| damaged(WHAT, "the places of a pack are cut off"))?);
@@ -407,10 +407,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn places() -> Vec<Place> {
+    fn places() -> Vec<CountedPlace> {
         let place = |offset, part, count, stored| {
             let spot = Spot { offset, part: Part(part) };
-            Place { spot, count, stored }
+            CountedPlace { spot, count, stored }
         };
         vec![
             place(32, 0, 1, 100),
@@ -481,7 +481,7 @@ mod tests {
     #[test]
     fn places_that_contradict_one_another_are_refused() {
         for (places, count) in [
-            (vec![Place { count: 0, ..places()[0] }], 1),
+            (vec![CountedPlace { count: 0, ..places()[0] }], 1),
             (vec![places()[0], places()[0]], 2),
             (vec![places()[1], places()[1]], 2),
             (places(), 4),

@@ -33,7 +33,7 @@
 
 use super::counts::VERSION;
 use super::{Bad, damaged};
-use crate::sweep::sources::{Kept, Source, SourceId, Sources};
+use crate::sweep::sources::{KeptRoot, Source, SourceId, Sources};
 use crate::{POINTER_BYTES, Pointer};
 use rekindle_base::checksum::crc32c;
 use rekindle_base::{Incarnation, NodeId, PackId};
@@ -54,7 +54,7 @@ pub struct FileOfCounts {
     pub length: u64,
 }
 
-/// What is counted of the writes of a node.
+/// The writes of a node that are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Heard {
     /// The start of the node.
@@ -133,7 +133,7 @@ pub fn encode(head: &Head, store: [u8; 16]) -> Vec<u8> {
         put(&id.0);
         put(&tag_of(&source.tag));
         put(&count(source.roots.len()));
-        for Kept { root, until } in &source.roots {
+        for KeptRoot { root, until } in &source.roots {
             put(&until.map_or(u64::MAX, |until| until.0).to_le_bytes());
             put(&root.encode());
         }
@@ -166,7 +166,7 @@ pub fn decode(bytes: &[u8], store: [u8; 16]) -> Result<Head, Bad> {
     head.ok_or_else(|| damaged(WHAT, "its lengths contradict one another"))
 }
 
-/// What is left to decode.
+/// The bytes that are left to decode.
 struct Rest<'a>(&'a [u8]);
 
 impl Rest<'_> {
@@ -188,7 +188,7 @@ impl Rest<'_> {
             let (id, tag) = (SourceId(rest.take()?), rest.tag()?);
             let roots = rest.list(|rest| {
                 let until = Some(rest.number()?).filter(|until| *until < u64::MAX);
-                Some(Kept { root: rest.pointer()?, until: until.map(Timestamp) })
+                Some(KeptRoot { root: rest.pointer()?, until: until.map(Timestamp) })
             })?;
             Some((id, Source { tag, roots }))
         })?;
@@ -248,7 +248,7 @@ mod tests {
             length: 70,
             part: Part::WHOLE,
         };
-        let kept = |i, until: Option<u64>| Kept { root: root(i), until: until.map(Timestamp) };
+        let kept = |i, until: Option<u64>| KeptRoot { root: root(i), until: until.map(Timestamp) };
         let source =
             Source { tag: Some(Tag([6; 16])), roots: vec![kept(1, None), kept(2, Some(3))] };
         Head {

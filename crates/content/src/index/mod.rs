@@ -32,7 +32,7 @@ use recent::Recent;
 use rekindle_base::PackId;
 
 /// The answer of the index about a name.
-pub(crate) enum Found {
+pub(crate) enum IndexAnswer {
     /// The chunk lies there.
     Place(Pointer),
     /// The chunk is perhaps in this pack (of so many bytes), whose footer should be loaded.
@@ -42,13 +42,13 @@ pub(crate) enum Found {
 }
 
 pub(crate) struct Index {
-    state: Mutex<State>,
+    state: Mutex<PackTable>,
     /// Apart from the rest: each read from the store asks here, and must not wait for work on the
     /// hooks. Locked after `state`.
     doubts: Mutex<Doubts>,
 }
 
-struct State {
+struct PackTable {
     bytes_max: usize,
     packs: Vec<Row>,
     rows: PackMap<u32>,
@@ -73,7 +73,7 @@ impl Index {
     pub(crate) fn new(bytes_max: u64) -> Self {
         let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(PackTable {
                 bytes_max,
                 packs: Vec::new(),
                 rows: PackMap::default(),
@@ -87,14 +87,14 @@ impl Index {
     }
 
     /// Looks up where a chunk with this name lies, or may lie.
-    pub(crate) fn lookup(&self, name: &Name) -> Found {
+    pub(crate) fn lookup(&self, name: &Name) -> IndexAnswer {
         self.state.lock().lookup(name, &self.doubts)
     }
 
     /// Looks up where a chunk lies, by the footers in RAM alone.
     pub(crate) fn lookup_recent(&self, name: &Name) -> Option<Pointer> {
         match self.lookup(name) {
-            Found::Place(pointer) => Some(pointer),
+            IndexAnswer::Place(pointer) => Some(pointer),
             _ => None,
         }
     }
@@ -117,7 +117,7 @@ impl Index {
     pub(crate) fn condemn(&self, packs: impl IntoIterator<Item = PackId>) {
         let mut state = self.state.lock();
         state.condemned = packs.into_iter().collect();
-        let State { condemned, recent, .. } = &mut *state;
+        let PackTable { condemned, recent, .. } = &mut *state;
         condemned.iter().for_each(|pack| recent.remove(pack));
     }
 
@@ -172,20 +172,20 @@ impl Index {
     }
 }
 
-impl State {
-    fn lookup(&mut self, name: &Name, doubts: &Mutex<Doubts>) -> Found {
+impl PackTable {
+    fn lookup(&mut self, name: &Name, doubts: &Mutex<Doubts>) -> IndexAnswer {
         let is_sound = |pack: &PackId, entry: &Entry| !doubts.lock().holds(pack, entry.spot());
         if let Some((pack, entry)) = self.recent.get(name, is_sound) {
-            return Found::Place(pointer(pack, entry));
+            return IndexAnswer::Place(pointer(pack, entry));
         }
         let Some(row) = self.hooks.get(name).and_then(|row| self.packs.get(row as usize)) else {
-            return Found::Nothing;
+            return IndexAnswer::Nothing;
         };
         // When the footer is in RAM and yet the name was not found, the hook is another chunk's.
         if self.condemned.contains(&row.pack) || self.recent.contains(&row.pack) {
-            return Found::Nothing;
+            return IndexAnswer::Nothing;
         }
-        Found::Footer(row.pack, u64::from(row.bytes))
+        IndexAnswer::Footer(row.pack, u64::from(row.bytes))
     }
 
     fn add(&mut self, pack: PackId, bytes: u64, entries: &[Entry]) {

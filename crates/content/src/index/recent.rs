@@ -6,7 +6,7 @@ use hashbrown::HashTable;
 use rekindle_base::PackId;
 
 /// RAM of an entry: itself, and its slot in the table at the usual filling.
-pub(super) const ENTRY_BYTES: usize = size_of::<Entry>() + 2 * (size_of::<Place>() + 1);
+pub(super) const ENTRY_BYTES: usize = size_of::<Entry>() + 2 * (size_of::<EntryRef>() + 1);
 
 struct Footer {
     pack: PackId,
@@ -16,7 +16,7 @@ struct Footer {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct EntryRef {
     slot: u32,
     entry: u32,
 }
@@ -26,7 +26,7 @@ pub(super) struct Recent {
     footers: Vec<Option<Footer>>,
     free: Vec<u32>,
     by_pack: PackMap<u32>,
-    table: HashTable<Place>,
+    table: HashTable<EntryRef>,
     /// The slot at which the search for an unused footer goes on.
     hand: usize,
     entries: usize,
@@ -55,7 +55,7 @@ impl Recent {
         good: impl Fn(&PackId, &Entry) -> bool,
     ) -> Option<(PackId, &Entry)> {
         let footers = &self.footers;
-        let is_it = |place: &Place| {
+        let is_it = |place: &EntryRef| {
             let footer = footers.get(place.slot as usize)?.as_ref()?;
             let entry = footer.entries.get(place.entry as usize)?;
             Some(entry.name == *name && good(&footer.pack, entry))
@@ -85,9 +85,9 @@ impl Recent {
         self.by_pack.insert(pack, slot);
         self.entries += count;
         let Self { footers, table, .. } = self;
-        let hash = |place: &Place| hash_at(footers, *place);
+        let hash = |place: &EntryRef| hash_at(footers, *place);
         for entry in 0..u32::try_from(count).unwrap_or(0) {
-            let place = Place { slot, entry };
+            let place = EntryRef { slot, entry };
             table.insert_unique(hash(&place), place, hash);
         }
     }
@@ -136,7 +136,7 @@ impl Recent {
     }
 }
 
-fn hash_at(footers: &[Option<Footer>], place: Place) -> u64 {
+fn hash_at(footers: &[Option<Footer>], place: EntryRef) -> u64 {
     let footer = footers.get(place.slot as usize).and_then(Option::as_ref);
     let entry = footer.and_then(|footer| footer.entries.get(place.entry as usize));
     entry.map_or(0, |entry| word(&entry.name, 0))

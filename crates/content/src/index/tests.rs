@@ -31,10 +31,10 @@ fn a_small_store_is_known_whole() {
     }
     for i in 0..10_000 {
         assert!(
-            matches!(index.lookup(&name(i)), Found::Place(found) if found.pack == pack(i / 500))
+            matches!(index.lookup(&name(i)), IndexAnswer::Place(found) if found.pack == pack(i / 500))
         );
     }
-    assert!(matches!(index.lookup(&name(10_001)), Found::Nothing));
+    assert!(matches!(index.lookup(&name(10_001)), IndexAnswer::Nothing));
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn what_has_left_ram_is_found_again_through_hooks() {
     }
     assert!(index.state.lock().hooks.thinning() > 1);
     for i in 0..400 {
-        let is_hook = |found| matches!(found, Found::Footer(found, 777) if found == pack(i));
+        let is_hook = |found| matches!(found, IndexAnswer::Footer(found, 777) if found == pack(i));
         let hooks = (0..500).filter(|j| is_hook(index.lookup(&name(i * 500 + j))));
         assert!(
             index.state.lock().recent.contains(&pack(i)) || hooks.count() > 10,
@@ -61,19 +61,22 @@ fn condemned_packs_are_not_answered_for_and_deleted_ones_are_forgotten() {
     index.add(pack(1), 1, &entries(0..100));
     index.add(pack(2), 1, &entries(100..200));
     index.condemn([pack(1)]);
-    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), Found::Nothing)));
+    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), IndexAnswer::Nothing)));
     index.add(pack(1), 1, &entries(0..100));
     assert!(
-        (0..100).all(|i| matches!(index.lookup(&name(i)), Found::Nothing)),
+        (0..100).all(|i| matches!(index.lookup(&name(i)), IndexAnswer::Nothing)),
         "not even when its footer is loaded"
     );
     index.condemn([]);
-    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), Found::Footer(..))), "absolved");
+    assert!(
+        (0..100).all(|i| matches!(index.lookup(&name(i)), IndexAnswer::Footer(..))),
+        "absolved"
+    );
     index.forget(&[pack(1)]);
-    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), Found::Nothing)));
+    assert!((0..100).all(|i| matches!(index.lookup(&name(i)), IndexAnswer::Nothing)));
     index.add(pack(3), 1, &entries(0..100));
     assert!((0..200).all(
-        |i| matches!(index.lookup(&name(i)), Found::Place(found) if found.pack == pack(3 - i / 100))
+        |i| matches!(index.lookup(&name(i)), IndexAnswer::Place(found) if found.pack == pack(3 - i / 100))
     ));
 }
 
@@ -113,7 +116,7 @@ fn the_budget_holds_however_many_packs_there_are_and_the_oldest_are_forgotten() 
     let footer = entries(0..(BUDGET / 2 / recent::ENTRY_BYTES) as u64);
     index.add(pack(packs), 777, &footer);
     assert!(index.bytes() <= BUDGET as u64, "one long footer");
-    assert!(matches!(index.lookup(&name(0)), Found::Nothing));
+    assert!(matches!(index.lookup(&name(0)), IndexAnswer::Nothing));
 }
 
 #[test]

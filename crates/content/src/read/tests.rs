@@ -60,6 +60,34 @@ fn a_cold_read_hops_once_where_the_store_is_and_not_at_all_before() {
 }
 
 #[test]
+fn a_stream_that_is_fetched_ahead_and_one_that_is_written_leave_what_readers_use() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let store: Store = Arc::new(Remote::new(env.clone(), Mem::store()));
+        let pointers = planted(&env, &store, 12 + 320).await;
+        let (hot, stream) = pointers.split_at(12);
+        let content = Content::open(env.clone(), store, Config { cache_bytes: 4 << 20, ..large() });
+        let stay = || hot.iter().all(|pointer| content.inner.cache.get(&pointer.name).is_some());
+        content.read_many(hot, Class::Data, true).await.unwrap();
+        for ahead in stream.chunks(2) {
+            content.prefetch(ahead, Class::Data);
+            while !content.inner.flights.is_under_way(&ahead[1]) {
+                env.sleep(std::time::Duration::from_nanos(1)).await;
+            }
+            // The reader of the stream waits for what is on its way.
+            content.read_many(ahead, Class::Data, true).await.unwrap();
+        }
+        assert!(stay(), "a stream of ten times the cache was read");
+        let mut batch = content.batch();
+        for seed in 1000..1320 {
+            batch.write_many(&[stretch(&[random(seed, CHUNK_BYTES)])]).await.unwrap();
+        }
+        assert!(stay(), "a stream of ten times the cache was written");
+    });
+}
+
+#[test]
 fn a_reader_of_a_chunk_that_comes_with_others_makes_no_request() {
     let world = World::new(1, Faults::none());
     let env = world.env();

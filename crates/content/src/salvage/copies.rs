@@ -16,15 +16,15 @@ use rekindle_base::Kind;
 
 /// The other places of chunks, as footers say.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Copies {
+pub(super) struct OtherPlaces {
     places: NameMap<Vec<Pointer>>,
 }
 
 /// Looks for other copies of chunks that cannot be had. An error means that no answer is possible
 /// now.
-pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copies, Error> {
+pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<OtherPlaces, Error> {
     let inner = &content.inner;
-    let mut copies = Copies::default();
+    let mut copies = OtherPlaces::default();
     for class in [Class::Metadata, Class::Data] {
         let wanted: NameSet = damages
             .iter()
@@ -59,7 +59,7 @@ pub(super) async fn search(content: &Content, damages: &[Damage]) -> Result<Copi
     Ok(copies)
 }
 
-impl Copies {
+impl OtherPlaces {
     /// Reads a chunk from one of its other places. An error means that no answer is possible now.
     pub(super) async fn read(
         &self,

@@ -107,7 +107,7 @@ fn nobody_goes_back_while_a_sweep_is_about_to_delete() {
         let writer = rekindle_datastore::record::Writer::new(env.clone(), store.clone(), node);
         let clear = writer.create(condemned::KEY, condemned::Condemned::default()).await.unwrap();
         assert!(examined().await.is_some());
-        let busy = condemned::Condemned { state: State::Condemned, ..clear.value.clone() };
+        let busy = condemned::Condemned { state: CondemnedState::Condemned, ..clear.value.clone() };
         let busy = writer.replace(&clear, busy).await.unwrap();
         assert!(examined().await.is_none());
         writer.replace(&busy, clear.value.clone()).await.unwrap();

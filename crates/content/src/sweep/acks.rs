@@ -9,7 +9,7 @@
 //! which it does before it finds its first duplicate. The sweeper writes `sweep/condemned` before
 //! it lists the nodes.
 
-use super::condemned::{self, State};
+use super::condemned::{self, CondemnedState};
 use super::sources::{Roots, Written};
 use crate::{Content, Error, limits};
 use futures_util::FutureExt;
@@ -76,11 +76,11 @@ pub(super) async fn acknowledge(
 ) -> Result<bool, Error> {
     let condemned = condemned::read(&content.inner.store).await?;
     condemned::refuse(content, &condemned);
-    if condemned.state == State::Deleting {
+    if condemned.state == CondemnedState::Deleting {
         content.inner.index.forget_wholly(&condemned.packs);
     }
-    if condemned.state != State::Condemned {
-        return Ok(condemned.state == State::Deleting);
+    if condemned.state != CondemnedState::Condemned {
+        return Ok(condemned.state == CondemnedState::Deleting);
     }
     let incarnation = writer.life().incarnation;
     let mut settled = std::pin::pin!(content.inner.live.settle());
@@ -160,7 +160,7 @@ pub(super) async fn prove_silent(
     let condemned = condemned::read(&writer.store).await?;
     let ack = read(writer, node).await?.filter(|ack| ack.incarnation == incarnation && !ack.left);
     let answers = |ack: &Ack| [ack.set, ack.ending].contains(&condemned.set);
-    if condemned.state != State::Clear && ack.as_ref().is_some_and(answers) {
+    if condemned.state != CondemnedState::Clear && ack.as_ref().is_some_and(answers) {
         return Err(Error::Invalid(format!(
             "node {node} lives: it has answered the sweep at hand. Stop it first, or wait until it has ended what it had begun"
         )));
@@ -194,7 +194,7 @@ async fn put(writer: &Writer, node: NodeId, ack: Ack) -> Result<(), Error> {
     Ok(())
 }
 
-/// What another node of the store says of a condemned set.
+/// The answer of another node of the store to a condemned set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Word {
     /// Nothing yet. `is_ending`: it lives, and ends what it had begun before.

@@ -2,14 +2,14 @@
 
 use super::tally::{Tally, Trouble};
 use crate::Spot;
-use crate::format::counts::Place;
+use crate::format::counts::CountedPlace;
 use crate::name::PackMap;
 use rekindle_base::PackId;
 
 /// The places that are alive in some packs.
 #[derive(Default)]
 pub(super) struct Alive {
-    packs: PackMap<Vec<Place>>,
+    packs: PackMap<Vec<CountedPlace>>,
 }
 
 impl Alive {
@@ -25,7 +25,7 @@ impl Alive {
         Ok(alive)
     }
 
-    fn places(&self, pack: &PackId) -> &[Place] {
+    fn places(&self, pack: &PackId) -> &[CountedPlace] {
         self.packs.get(pack).map(Vec::as_slice).unwrap_or_default()
     }
 

@@ -3,6 +3,7 @@
 
 use super::pace::Pace;
 use super::sources::Sources;
+use super::status::SweepStatus;
 use super::tally::{Cost, Notes, Shelf, Tally, Trouble};
 use crate::{Content, Error};
 use rekindle_base::PackId;
@@ -16,12 +17,19 @@ pub(super) struct Books {
     is_in_use: bool,
 }
 
-/// How an update came about.
+/// The account of an update of the tally.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     pub(super) cost: Cost,
     /// Why everything was counted anew, if it was.
     pub(super) anew: Option<String>,
+}
+
+impl Counted {
+    pub(super) fn tell(self, status: &mut SweepStatus) {
+        status.nodes_read += self.cost.nodes;
+        status.counted_anew = self.anew.or(status.counted_anew.take());
+    }
 }
 
 impl Books {

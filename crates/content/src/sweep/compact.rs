@@ -27,9 +27,14 @@ pub(super) struct Compacted {
 }
 
 /// The packs that are worth a compaction.
+#[derive(Default)]
 pub(super) struct Worthwhile {
     /// Those first that free most for what is copied.
     pub(super) packs: Vec<Listed>,
+    /// Bytes of their live chunks.
+    pub(super) bytes: u64,
+    /// Requests that read these.
+    pub(super) reads: u64,
     /// Whether the footers of all packs that were asked about could be read.
     pub(super) are_all_read: bool,
 }
@@ -45,8 +50,8 @@ pub(super) async fn worthwhile(
     tally: &mut Tally,
 ) -> Result<Worthwhile, Error> {
     let store = &content.inner.store;
-    let mut worthwhile = Vec::new();
-    let mut are_all_read = true;
+    let (mut worthwhile, mut found) = (Vec::new(), Worthwhile::default());
+    found.are_all_read = true;
     for window in packs.chunks(limits::FETCH_WINDOW) {
         let footers = window
             .iter()
@@ -57,20 +62,24 @@ pub(super) async fn worthwhile(
                 // It is gone since it was listed: the list was stale, or a sweep of a life that
                 // another has replaced was still deleting.
                 Err(error) if matches!(error.kind(), Kind::Damaged | Kind::NotFound) => {
-                    are_all_read = false;
+                    found.are_all_read = false;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
             let alive = Alive::of(tally, [listed.0]).await.map_err(ended)?;
-            let live = entries.iter().filter(|entry| alive.has(&listed.0, entry.spot()));
-            let copied: u64 = live.map(|entry| u64::from(entry.share())).sum();
+            let is_live = |entry: &&Entry| alive.has(&listed.0, entry.spot());
+            let copied: u64 =
+                entries.iter().filter(is_live).map(|entry| u64::from(entry.share())).sum();
             // Of the blobs alone: header and footer weigh much in a small pack, parity in any, and
             // a copy would have them as well.
             let stored: u64 = entries.iter().map(|entry| u64::from(entry.share())).sum();
             if copied * 100 < stored * u64::from(live_percent) {
                 let live_share = copied * 1000 / stored.max(1);
                 worthwhile.push((live_share, *listed));
+                // The footer is read once more.
+                found.reads += 1 + neighbours(&live_blobs(&entries, is_live)).count() as u64;
+                found.bytes += copied;
             } else {
                 tally.keep_blobs(listed.0, stored).await.map_err(ended)?;
             }
@@ -78,8 +87,8 @@ pub(super) async fn worthwhile(
     }
     // By the thousandth, and then by age: ids begin with the time of their making.
     worthwhile.sort_unstable();
-    let packs = worthwhile.into_iter().map(|(_, listed)| listed).collect();
-    Ok(Worthwhile { packs, are_all_read })
+    found.packs = worthwhile.into_iter().map(|(_, listed)| listed).collect();
+    Ok(found)
 }
 
 /// Moves live chunks out of `packs`. On return the copies and the notes are durable.
@@ -126,9 +135,8 @@ async fn move_out(
     let inner = &content.inner;
     let entries = reader::read_sound_footer(&inner.store, pack, length).await?;
     account(pack, &entries, alive)?;
-    let is_live = |entry: &Entry| alive.has(&pack, entry.spot());
-    let mut blobs: Vec<&[Entry]> = entries.chunk_by(Entry::is_beside).collect();
-    blobs.retain(|blob| blob.iter().any(is_live));
+    let is_live = |entry: &&Entry| alive.has(&pack, entry.spot());
+    let blobs = live_blobs(&entries, is_live);
     let mut places = BTreeMap::new();
     let mut bytes_copied = 0;
     let mut rest = Rest::default();
@@ -143,7 +151,7 @@ async fn move_out(
                 Error::damaged(&pointer(pack, &entries[0]), "the pack ends within it")
             })?;
             reader::check_blob(&inner.namer, pack, entries, blob)?;
-            let live = || entries.iter().filter(|entry| is_live(entry));
+            let live = || entries.iter().filter(is_live);
             bytes_copied += live().map(|entry| u64::from(entry.share())).sum::<u64>();
             if live().count() == entries.len() {
                 batch.append_as_it_is(pack, entries, blob, &mut places).await?;
@@ -209,6 +217,12 @@ fn account(pack: PackId, entries: &[Entry], alive: &Alive) -> Result<(), Error> 
             Err(rekindle_datastore::Error::Damaged { key, reason }.into())
         }
     }
+}
+
+/// Returns the blobs in which a chunk is alive.
+fn live_blobs(entries: &[Entry], is_live: impl Fn(&&Entry) -> bool) -> Vec<&[Entry]> {
+    let blobs = entries.chunk_by(Entry::is_beside);
+    blobs.filter(|blob| blob.iter().any(|entry| is_live(&entry))).collect()
 }
 
 /// Groups blobs, so that one ranged read can fetch each group.

@@ -22,7 +22,7 @@ pub const KEY: &str = "sweep/condemned";
 /// The state of the packs of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum CondemnedState {
     /// The record names no packs.
     #[default]
     Clear,
@@ -38,7 +38,7 @@ pub struct Condemned {
     /// Counts sweeps.
     pub sweep: u64,
     /// The state of the packs.
-    pub state: State,
+    pub state: CondemnedState,
     /// Packs that are condemned or being deleted.
     pub packs: Vec<PackId>,
     /// Packs whose `moved/` notes are being deleted.
@@ -56,7 +56,7 @@ pub struct Condemned {
     pub heard: BTreeMap<NodeId, Known>,
 }
 
-/// What a sweeper knows of the writes of a node.
+/// The writes of a node of which a sweeper knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// The start of the node.

@@ -1,8 +1,9 @@
 //! The course of a sweep with the lease in hand.
 
 use super::alive::Alive;
-use super::books::{Books, Counted, ended};
-use super::condemned::{self, Condemned, Known, State};
+use super::books::{Books, ended};
+use super::condemned::{self, Condemned, CondemnedState, Known};
+use super::findings::{SweepFindings, SweepPlan};
 use super::lease::Tenure;
 use super::listing::{Listed, Listing, list_notes};
 use super::machine::Event;
@@ -32,64 +33,12 @@ impl Sweeper {
     }
 
     async fn sweep_with(&self, books: &mut Books, tenure: &Tenure<'_>) -> Result<(), Error> {
-        let content = &self.content;
         let held = self.resume(tenure).await?;
         self.step(Event::Begin);
-        let pace = Pace::new(&self.writer.env, self.options.budget, self.stop.clone());
-        // Packs before roots: a pack that is written from now on is not on the list. Then the
-        // batches that wrote the listed packs.
-        let mut notes = list_notes(content).await?;
-        let listing = Listing::take(content, &notes, &books.shelf(content)).await.map_err(ended)?;
-        let unfinished: PackSet = content.inner.live.packs().into_iter().collect();
-        self.count(|status| status.bytes_total = listing.bytes);
-        let own = self.roots.written(0);
-        let (roots, is_first) = self.look_at_lists(books).await?;
-        let (tally, counted) = books.update((content, &pace), &roots, &notes).await?;
-        self.counted(&counted);
-        let is_same = !counted.cost.is_changed && counted.anew.is_none();
-        let is_at_rest = is_same && *self.at_rest.lock() == Some(listing.fingerprint);
-        if is_at_rest && !self.is_recount_due(tally) {
-            tally.commit().await.map_err(ended)?;
-            self.rest(&listing);
-            return Ok(());
-        }
-        if let Some(own) = own.filter(|_| is_first) {
-            // What this life had written before is among what was read.
-            let Life { node, incarnation } = self.writer.life();
-            tally.hear([(node, Heard { incarnation, upto: Some(own.upto) })].into());
-        }
-        self.compare(books, (&pace, &notes)).await?;
-        // A commit that leads to a young pack may still be on its way, from another node or from an
-        // earlier start of this one.
-        let is_settled = |pack: &PackId| {
-            let is_known = content.inner.live.has_ended(pack);
-            (is_known || !self.is_young(pack)) && !unfinished.contains(pack)
-        };
-        let mut judged =
-            plan::judge(books.at_hand()?, (&listing, &notes), &self.options, is_settled).await;
-        let unlisted = judged.as_mut().map(|judged| std::mem::take(&mut judged.unlisted));
-        let more = self.notes_of(unlisted.unwrap_or_default()).await?;
-        if !more.is_empty() {
-            // The list of notes is not whole: where they lead, packs seem to be dead.
-            notes.extend(more);
-            let (tally, counted) = books.update((content, &pace), &roots, &notes).await?;
-            self.counted(&counted);
-            judged = plan::judge(tally, (&listing, &notes), &self.options, is_settled).await;
-        }
-        let Judged { mut plan, live, waits, .. } = judged.map_err(ended)?;
-        let tally = books.at_hand()?;
-        let asked = std::mem::take(&mut plan.sparse);
-        let worthwhile =
-            compact::worthwhile(content, (&asked, self.options.compact_below), tally).await?;
-        plan.sparse = worthwhile.packs;
-        tally.commit().await.map_err(ended)?;
-        // Not at rest: what is left alone for now, and a pack whose footer could not be read. Time
-        // alone can make both of them candidates.
-        let is_at_rest = plan.is_empty() && worthwhile.are_all_read && !waits;
-        *self.at_rest.lock() = is_at_rest.then_some(listing.fingerprint);
-        self.count(|status| (status.packs_total, status.packs_live) = (listing.packs, live));
-        drop(listing);
-        let mut groups = plan.into_groups(self.options.condemned_max).into_iter();
+        let pace = self.pace();
+        let found = self.find(books, &pace).await?;
+        self.count(|status| found.tell(status));
+        let mut groups = found.plan.into_groups(self.options.condemned_max).into_iter();
         let Some(first) = groups.next() else {
             self.step(Event::Nothing);
             return Ok(());
@@ -104,6 +53,84 @@ impl Sweeper {
             held = self.reclaim(held, group, books, (&pace, tenure)).await?;
         }
         Ok(())
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::new(&self.writer.env, self.options.budget, self.stop.clone())
+    }
+
+    /// Returns what a sweep would do now. It reads what a sweep reads first, changes nothing in the
+    /// store, and asks no other node.
+    pub async fn plan(&self) -> Result<SweepPlan, Error> {
+        let mut books = self.books.lock().await;
+        books.is_in_use(true);
+        let found = self.find(&mut books, &self.pace()).await;
+        if found.is_err() {
+            books.forget();
+        }
+        books.is_in_use(false);
+        Ok(found?.estimate(self.content.inner.config.pack_bytes))
+    }
+
+    /// Finds what can be reclaimed: brings the counts up to date, and judges the listed packs.
+    async fn find(&self, books: &mut Books, pace: &Pace) -> Result<SweepFindings, Error> {
+        let content = &self.content;
+        let mut found = SweepFindings::default();
+        // Packs before roots: a pack that is written from now on is not on the list. Then the
+        // batches that wrote the listed packs.
+        let mut notes = list_notes(content).await?;
+        let listing = Listing::take(content, &notes, &books.shelf(content)).await.map_err(ended)?;
+        (found.packs, found.bytes) = (listing.packs, listing.bytes);
+        let unfinished: PackSet = content.inner.live.packs().into_iter().collect();
+        let own = self.roots.written(0);
+        let (roots, is_first) = self.look_at_lists(books).await?;
+        let (tally, counted) = books.update((content, pace), &roots, &notes).await?;
+        let is_same = !counted.cost.is_changed && counted.anew.is_none();
+        found.add(counted);
+        let is_at_rest = is_same && *self.at_rest.lock() == Some(listing.fingerprint);
+        if is_at_rest && !self.is_recount_due(tally) {
+            tally.commit().await.map_err(ended)?;
+            // All packs are alive, or there would have been something to do.
+            (found.is_unchanged, found.live) = (true, listing.packs);
+            return Ok(found);
+        }
+        if let Some(own) = own.filter(|_| is_first) {
+            // What this life had written before is among what was read.
+            let Life { node, incarnation } = self.writer.life();
+            tally.hear([(node, Heard { incarnation, upto: Some(own.upto) })].into());
+        }
+        self.compare(books, (pace, &notes), &mut found).await?;
+        // A commit that leads to a young pack may still be on its way, from another node or from an
+        // earlier start of this one.
+        let is_settled = |pack: &PackId| {
+            let is_known = content.inner.live.has_ended(pack);
+            (is_known || !self.is_young(pack)) && !unfinished.contains(pack)
+        };
+        let mut judged =
+            plan::judge(books.at_hand()?, (&listing, &notes), &self.options, is_settled).await;
+        let unlisted = judged.as_mut().map(|judged| std::mem::take(&mut judged.unlisted));
+        let more = self.notes_of(unlisted.unwrap_or_default()).await?;
+        if !more.is_empty() {
+            // The list of notes is not whole: where they lead, packs seem to be dead.
+            notes.extend(more);
+            let (tally, counted) = books.update((content, pace), &roots, &notes).await?;
+            found.add(counted);
+            judged = plan::judge(tally, (&listing, &notes), &self.options, is_settled).await;
+        }
+        let Judged { plan, live, waits, .. } = judged.map_err(ended)?;
+        (found.plan, found.live) = (plan, live);
+        let tally = books.at_hand()?;
+        let asked = std::mem::take(&mut found.plan.sparse);
+        let below = self.options.compact_below;
+        let worthwhile = compact::worthwhile(content, (&asked, below), tally).await?;
+        (found.copied, found.reads) = (worthwhile.bytes, worthwhile.reads);
+        found.plan.sparse = worthwhile.packs;
+        tally.commit().await.map_err(ended)?;
+        // Not at rest: what is left alone for now, and a pack whose footer could not be read. Time
+        // alone can make both of them candidates.
+        let is_at_rest = found.plan.is_empty() && worthwhile.are_all_read && !waits;
+        *self.at_rest.lock() = is_at_rest.then_some(listing.fingerprint);
+        Ok(found)
     }
 
     /// Looks at the roots as far as lists show that they have changed; at all of them if nothing is
@@ -138,6 +165,7 @@ impl Sweeper {
         &self,
         books: &mut Books,
         (pace, notes): (&Pace, &Notes),
+        found: &mut SweepFindings,
     ) -> Result<(), Error> {
         let content = &self.content;
         let tally = books.at_hand()?;
@@ -146,14 +174,14 @@ impl Sweeper {
         }
         let roots = tally.sources().clone();
         let (cost, difference) = books.compare((content, pace), &roots, notes).await?;
-        self.count(|status| status.nodes_read += cost.nodes);
+        found.nodes += cost.nodes;
         if let Some(pack) = difference {
             tracing::error!(
                 %pack,
                 "the counts of the sweep were wrong, first at this pack: everything was counted anew, and that counts \
                  from now on"
             );
-            self.count(|status| status.miscounted = Some(pack.to_string()));
+            found.miscounted = Some(pack.to_string());
         }
         Ok(())
     }
@@ -178,25 +206,6 @@ impl Sweeper {
         pack::made_milliseconds(pack).saturating_add(young) > now
     }
 
-    fn counted(&self, counted: &Counted) {
-        self.count(|status| {
-            status.nodes_read += counted.cost.nodes;
-            if counted.anew.is_some() {
-                status.counted_anew.clone_from(&counted.anew);
-            }
-        });
-    }
-
-    /// Ends a sweep of a store that has not changed. All packs are alive, or there would have been
-    /// something to do.
-    fn rest(&self, listing: &Listing) {
-        let live = listing.packs;
-        self.count(|status| {
-            (status.packs_total, status.packs_live, status.is_unchanged) = (live, live, true);
-        });
-        self.step(Event::Nothing);
-    }
-
     /// Reclaims one group of a plan: as many packs as the record names at once.
     async fn reclaim(
         &self,
@@ -218,7 +227,7 @@ impl Sweeper {
         // Notes may have come meanwhile.
         let notes = list_notes(content).await?;
         let (tally, counted) = books.update((content, pace), &roots, &notes).await?;
-        self.counted(&counted);
+        self.count(|status| counted.tell(status));
         tally.hear(told.heard);
         let plan = self.confirm(plan, tally).await?;
         // What the tally takes back of what is dead must be durable before that is deleted: it
@@ -232,7 +241,7 @@ impl Sweeper {
         }
         self.step(Event::Confirmed);
         let decision = Condemned {
-            state: State::Deleting,
+            state: CondemnedState::Deleting,
             packs: ids(&plan.dead),
             notes: plan.notes.clone(),
             sparse: ids(&plan.sparse),
@@ -281,7 +290,7 @@ impl Sweeper {
                 status.bytes_copied += compacted.bytes_copied;
             });
             let decision = Condemned {
-                state: State::Deleting,
+                state: CondemnedState::Deleting,
                 packs: compacted.packs,
                 notes: Vec::new(),
                 sparse: ids(&sparse),
@@ -301,9 +310,9 @@ impl Sweeper {
     async fn resume(&self, tenure: &Tenure<'_>) -> Result<Held<Condemned>, Error> {
         let held = condemned::hold(&self.writer).await?;
         match held.value.state {
-            State::Clear => Ok(held),
-            State::Condemned => self.clear(held).await,
-            State::Deleting => {
+            CondemnedState::Clear => Ok(held),
+            CondemnedState::Condemned => self.clear(held).await,
+            CondemnedState::Deleting => {
                 self.step(Event::Resume);
                 condemned::refuse(&self.content, &held.value);
                 self.delete(&held, &PackMap::default(), tenure).await?;
@@ -328,7 +337,7 @@ impl Sweeper {
         });
         let condemned = Condemned {
             sweep: held.value.sweep + 1,
-            state: State::Condemned,
+            state: CondemnedState::Condemned,
             packs,
             notes: plan.notes.clone(),
             sparse: Vec::new(),

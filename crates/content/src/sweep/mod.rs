@@ -30,6 +30,7 @@ mod books;
 mod compact;
 pub mod condemned;
 mod course;
+mod findings;
 mod lease;
 mod listing;
 mod machine;
@@ -42,10 +43,11 @@ mod tally;
 mod told;
 
 pub use acks::{Ack, is_dismissed, replaced_by};
+pub use findings::SweepPlan;
 pub use lease::{EXPIRY, Lease};
 pub use machine::Phase;
 pub use pace::Budget;
-pub use sources::{Kept, Look, Roots, Source, SourceId, Sources, Written};
+pub use sources::{KeptRoot, Look, Roots, Source, SourceId, Sources, Written};
 pub use status::SweepStatus;
 
 use crate::{Content, Error, limits};

@@ -1,4 +1,4 @@
-//! What a sweep would do: the listed packs joined with the rows of the tally, both in the order of
+//! The plan of a sweep: the listed packs joined with the rows of the tally, both in the order of
 //! their ids.
 
 use super::Options;

@@ -17,7 +17,7 @@ pub struct SourceId(pub [u8; 16]);
 
 /// A root that must stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kept {
+pub struct KeptRoot {
     /// The root.
     pub root: Pointer,
     /// The moment of the aging clock behind which the root need not stay.
@@ -30,7 +30,7 @@ pub struct Source {
     /// The tag that the record had in a list before it was read; `None` without one.
     pub tag: Option<Tag>,
     /// The present root, earlier versions, those in the trash.
-    pub roots: Vec<Kept>,
+    pub roots: Vec<KeptRoot>,
 }
 
 /// Everything that must stay.
@@ -61,14 +61,14 @@ impl Sources {
     }
 }
 
-/// How a source of roots is looked at.
+/// The choice of the sources of roots that are read.
 #[derive(Debug, Clone, Copy)]
 pub enum Look<'a> {
-    /// What a list shows with the tag that it is known by is not read.
+    /// All sources but those that a list shows with the tag by which they are known.
     Listed,
-    /// Likewise, but these are read.
+    /// Likewise, and these.
     Told(&'a BTreeSet<SourceId>),
-    /// Everything is read.
+    /// All sources.
     All,
 }
 
@@ -157,7 +157,7 @@ mod tests {
             length: 9,
             part: Part::WHOLE,
         };
-        let kept = |until: Option<u64>| Kept { root, until: until.map(Timestamp) };
+        let kept = |until: Option<u64>| KeptRoot { root, until: until.map(Timestamp) };
         let source = Source { tag: None, roots: vec![kept(None), kept(Some(5)), kept(Some(9))] };
         let records = BTreeMap::from([(SourceId([1; 16]), source)]);
         let mut sources = Sources { records, ..Sources::default() };

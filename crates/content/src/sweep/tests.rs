@@ -123,7 +123,7 @@ impl Roots for SlowRoots {
                         self.env.sleep(Duration::from_micros(self.env.random_u64() % 3000)).await;
                         let root = self.vaults.volumes.lock().get(&volume).map(|volume| volume.0);
                         root.map(|root| {
-                            let kept = root.map(|root| Kept { root, until: None });
+                            let kept = root.map(|root| KeptRoot { root, until: None });
                             Source { tag, roots: kept.into_iter().collect() }
                         })
                     }

@@ -1,10 +1,10 @@
 //! Reading trees.
 
 use super::{Lookup, Root};
+use crate::cache::Keep;
 use crate::content::Inner;
 use crate::format::node::{self, View};
 use crate::pack::reader::Body;
-use crate::read::Keep;
 use crate::{Class, Content, Error, Pointer, limits};
 use std::ops::Range;
 use std::sync::Arc;

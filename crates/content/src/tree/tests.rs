@@ -47,7 +47,7 @@ async fn check(content: &Content, root: &Root, model: &BTreeMap<u64, u32>) -> u1
     let mut open = vec![(*root, None)];
     while let Some((pointer, above)) = open.pop() {
         let body =
-            content.inner.read(&pointer, Class::Metadata, crate::read::Keep::Yes).await.unwrap();
+            content.inner.read(&pointer, Class::Metadata, crate::cache::Keep::Yes).await.unwrap();
         let node = read::checked(&body, &pointer, above).unwrap();
         height = height.max(node.level() + 1);
         assert!(

@@ -14,7 +14,7 @@ use crate::{Batch, Class, Content, Error, Pointer, limits};
 use futures_util::future::try_join_all;
 
 type Entries = Vec<(u64, Pointer)>;
-type Change = (u64, Option<Pointer>);
+type KeyChange = (u64, Option<Pointer>);
 
 /// A part of a level.
 enum Piece {
@@ -84,7 +84,7 @@ impl Update<'_> {
         first: u64,
         pointer: &'a Pointer,
         body: &'a Body,
-        changes: &'a [Change],
+        changes: &'a [KeyChange],
     ) -> rekindle_env::BoxFuture<'a, Result<Vec<Piece>, Error>> {
         Box::pin(async move {
             let node = checked(body, pointer, None)?;
@@ -112,7 +112,7 @@ impl Update<'_> {
     async fn change_children(
         &mut self,
         node: &node::View<'_>,
-        changes: &[Change],
+        changes: &[KeyChange],
     ) -> Result<Vec<Piece>, Error> {
         let mut pieces = Vec::with_capacity(node.count() + 1);
         let mut shares = Vec::new();
@@ -234,7 +234,7 @@ impl Update<'_> {
 }
 
 /// Merges changes into old entries; both ascending.
-fn merge(old: impl Iterator<Item = (u64, Pointer)>, changes: &[Change]) -> Entries {
+fn merge(old: impl Iterator<Item = (u64, Pointer)>, changes: &[KeyChange]) -> Entries {
     let mut merged = Entries::new();
     let mut changes = changes.iter().copied().peekable();
     for (key, pointer) in old {

@@ -4,7 +4,7 @@
 //! built from chunks (a tree of inodes whose entries are trees themselves) is walked whole. Data
 //! chunks have no children and are not read.
 
-use crate::read::Keep;
+use crate::cache::Keep;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 
 /// The receiver of what a walk meets.

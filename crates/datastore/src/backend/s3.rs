@@ -32,10 +32,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use upload::{Progress, Way};
 
-/// The address and credentials of an S3 store; absent fields are taken from the environment
-/// (`AWS_*`).
+/// The settings of an S3 store: its bucket, address and credentials. Absent fields are taken from
+/// the environment (`AWS_*`).
 #[derive(Clone, Default)]
-pub struct Place {
+pub struct S3Settings {
     /// The bucket; it must exist.
     pub bucket: String,
     /// All keys lie below this prefix; may be empty.
@@ -68,7 +68,7 @@ pub struct S3 {
 
 impl S3 {
     /// Prepares the client; nothing is sent yet.
-    pub fn open(env: &Env, place: &Place) -> Result<Store, Error> {
+    pub fn open(env: &Env, place: &S3Settings) -> Result<Store, Error> {
         let prefix = match place.prefix.trim_matches('/') {
             "" => String::new(),
             prefix => {
@@ -327,7 +327,7 @@ fn silent(limit: Duration) -> object_store::Error {
     object_store::Error::Generic { store: "S3", source: text.into() }
 }
 
-fn client(place: &Place, way: Way) -> object_store::Result<AmazonS3> {
+fn client(place: &S3Settings, way: Way) -> object_store::Result<AmazonS3> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(&place.bucket);
     if let Some(endpoint) = &place.endpoint {
         builder = builder.with_endpoint(endpoint);

@@ -21,10 +21,10 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Handle {
     env: Env,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FaultState>>,
 }
 
-struct State {
+struct FaultState {
     plan: Plan,
     since: Moment,
     /// The store that lies over the absent prefix.
@@ -56,7 +56,7 @@ struct Faulty {
 #[must_use]
 pub fn wrap(env: &Env, inner: Store, plan: Plan) -> (Store, Handle) {
     let (since, instead, past) = (env.now(), Mem::store(), Past::default());
-    let state = State { plan, since, instead, past };
+    let state = FaultState { plan, since, instead, past };
     let handle = Handle { env: env.clone(), state: Arc::new(Mutex::new(state)) };
     (Arc::new(Faulty { env: env.clone(), inner, handle: handle.clone() }), handle)
 }

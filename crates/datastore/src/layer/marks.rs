@@ -27,11 +27,11 @@ const GRAVE: [&str; 3] = [key::PACKS_DATA, key::PACKS_META, key::VOLUMES];
 struct Marked {
     env: Env,
     inner: Store,
-    state: Mutex<State>,
+    state: Mutex<Evidence>,
 }
 
 #[derive(Default)]
-struct State {
+struct Evidence {
     known: Known,
     /// The time at which the marker of a folder was last seen.
     seen: HashMap<&'static str, Moment>,

@@ -57,7 +57,7 @@ impl Call {
 
 /// The parts of a store, by which requests are counted: each has other causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Part {
+pub enum StorePart {
     /// Packs of data: commits and compaction write them; clients, checks and compaction read them.
     Data,
     /// Packs of metadata: likewise.
@@ -72,37 +72,43 @@ pub enum Part {
     Other,
 }
 
-impl Part {
+impl StorePart {
     /// All of them.
-    pub const ALL: [Part; 6] =
-        [Part::Data, Part::Metadata, Part::Records, Part::Nodes, Part::Sweep, Part::Other];
+    pub const ALL: [StorePart; 6] = [
+        StorePart::Data,
+        StorePart::Metadata,
+        StorePart::Records,
+        StorePart::Nodes,
+        StorePart::Sweep,
+        StorePart::Other,
+    ];
 
     /// Returns the name for users and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Part::Data => "data",
-            Part::Metadata => "metadata",
-            Part::Records => "records",
-            Part::Nodes => "nodes",
-            Part::Sweep => "sweep",
-            Part::Other => "other",
+            StorePart::Data => "data",
+            StorePart::Metadata => "metadata",
+            StorePart::Records => "records",
+            StorePart::Nodes => "nodes",
+            StorePart::Sweep => "sweep",
+            StorePart::Other => "other",
         }
     }
 
     /// Returns the part in which a key, or a listed prefix, lies.
     fn of(key: &str) -> Self {
-        const PARTS: [(&str, Part); 7] = [
-            (key::PACKS_DATA, Part::Data),
-            (key::PACKS_META, Part::Metadata),
-            (key::VOLUMES, Part::Records),
-            (key::NAMES, Part::Records),
-            (key::NODES, Part::Nodes),
-            (key::SWEEP, Part::Sweep),
-            (key::MOVED, Part::Sweep),
+        const PARTS: [(&str, StorePart); 7] = [
+            (key::PACKS_DATA, StorePart::Data),
+            (key::PACKS_META, StorePart::Metadata),
+            (key::VOLUMES, StorePart::Records),
+            (key::NAMES, StorePart::Records),
+            (key::NODES, StorePart::Nodes),
+            (key::SWEEP, StorePart::Sweep),
+            (key::MOVED, StorePart::Sweep),
         ];
         let found = PARTS.into_iter().find(|(prefix, _)| key.starts_with(prefix));
-        found.map_or(Part::Other, |(_, part)| part)
+        found.map_or(StorePart::Other, |(_, part)| part)
     }
 }
 
@@ -149,11 +155,11 @@ impl Meter {
 
     /// Returns how many calls of a kind there were for a part of the store.
     #[must_use]
-    pub fn requests(&self, part: Part, call: Call) -> u64 {
+    pub fn requests(&self, part: StorePart, call: Call) -> u64 {
         self.requests[part as usize][call as usize].load(Relaxed)
     }
 
-    fn add(&self, part: Part, call: Call, took: Duration, bytes: u64, failed: bool) {
+    fn add(&self, part: StorePart, call: Call, took: Duration, bytes: u64, failed: bool) {
         self.requests[part as usize][call as usize].fetch_add(1, Relaxed);
         let gauge = &self.gauges[call as usize];
         gauge.calls.fetch_add(1, Relaxed);
@@ -204,7 +210,7 @@ impl Metered {
             result,
             Ok(_) | Err(Error::NotFound(_) | Error::Exists(_) | Error::Conflict(_))
         );
-        self.meter.add(Part::of(key), call, took, payload as u64, failed);
+        self.meter.add(StorePart::of(key), call, took, payload as u64, failed);
         result
     }
 }

@@ -150,7 +150,7 @@ struct Written<'a, T> {
 }
 
 #[derive(Deserialize)]
-struct Found<T> {
+struct ReadEnvelope<T> {
     writer: NodeId,
     incarnation: Option<Incarnation>,
     nonce: Nonce,
@@ -163,7 +163,7 @@ struct Found<T> {
     body: T,
 }
 
-impl<T> Found<T> {
+impl<T> ReadEnvelope<T> {
     fn writer(&self) -> Life {
         Life { node: self.writer, incarnation: self.incarnation.unwrap_or_default() }
     }
@@ -216,7 +216,7 @@ pub(super) fn encode<T: Body>(
 /// or an error.
 pub fn decode(key: &str, bytes: &[u8]) -> Result<Envelope, Error> {
     let (head, seal) = head(key, bytes, None)?;
-    let found: Found<serde_json::Value> = parse(key, bytes)?;
+    let found: ReadEnvelope<serde_json::Value> = parse(key, bytes)?;
     check_sealed(key, seal, found.incarnation)?;
     Ok(Envelope {
         what: head.rekindle,
@@ -252,7 +252,7 @@ pub(super) fn decode_with<T: Body>(
     if head.format > T::FORMAT {
         return Err(Error::Newer { key: key.to_owned(), found: head.format, known: T::FORMAT });
     }
-    let found: Found<T> = parse(key, bytes)?;
+    let found: ReadEnvelope<T> = parse(key, bytes)?;
     check_sealed(key, seal, found.incarnation)?;
     if let Some(own) = found.body.own_secret() {
         seal::open(bytes, Some(&own)).map_err(damaged)?;

@@ -520,9 +520,9 @@ impl Body for Owned {
 }
 
 #[derive(Default)]
-struct Kept(parking_lot::Mutex<std::collections::HashMap<String, Vec<u8>>>);
+struct MapCache(parking_lot::Mutex<std::collections::HashMap<String, Vec<u8>>>);
 
-impl RecordCache for Kept {
+impl RecordCache for MapCache {
     fn find(&self, key: &str) -> Option<Vec<u8>> {
         self.0.lock().get(key).cloned()
     }
@@ -546,7 +546,7 @@ fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
         let store = Mem::store();
         let plan = format!("latency=2ms,fail={}%", seed % 30);
         let (faulty, _) = fault::wrap(&world.env(), store.clone(), plan.parse::<Plan>().unwrap());
-        let kept = Arc::new(Kept::default());
+        let kept = Arc::new(MapCache::default());
         let writer = writer(&world, &faulty, 1).with_cache(kept.clone());
         let stop = rekindle_env::sim::Stop::Step(world.env().random_u64() % 400);
         world.block_on_until(stop, async {
@@ -584,7 +584,7 @@ fn a_copy_is_what_lies_in_the_store_whenever_one_looks() {
 #[test]
 fn damaged_copies_are_not_believed() {
     let world = World::new(1, Faults::none());
-    let kept = Arc::new(Kept::default());
+    let kept = Arc::new(MapCache::default());
     let writer = writer(&world, &Mem::store(), 1).with_cache(kept.clone());
     let held = world.block_on(writer.create("owned", Owned { count: 7 })).unwrap();
     assert_eq!(writer.copy::<Owned>("owned").unwrap().version, held.version);

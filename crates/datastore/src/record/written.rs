@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, HashMap};
 /// The keys of records that were written below one prefix, each with the number of its last write.
 #[derive(Default)]
 pub struct Written {
-    state: Mutex<State>,
+    state: Mutex<WriteTable>,
 }
 
 #[derive(Default)]
-struct State {
+struct WriteTable {
     /// The number of the last write.
     last: u64,
     by_number: BTreeMap<u64, String>,

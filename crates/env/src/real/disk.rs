@@ -14,8 +14,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Zeros written by one call while preallocating, and bytes read ahead at a time.
-const PIECE_BYTES: usize = 1 << 20;
+/// Zeros written by one call while preallocating, and bytes read ahead at a time. A commit waits
+/// for the pieces that the device has before it.
+const PIECE_BYTES: usize = 256 << 10;
 /// Alignment of direct I/O, bytes: of memory, offset and length. A device with larger sectors
 /// refuses the first write.
 const SECTOR_BYTES: usize = 512;

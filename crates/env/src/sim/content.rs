@@ -31,10 +31,10 @@ static ZEROS: Bytes = [0; PAGE];
 /// A file without its names. Lives while a name or a handle refers to it.
 pub(super) struct Inode {
     pub(super) number: u64,
-    pub(super) content: Mutex<Content>,
+    pub(super) content: Mutex<FileContent>,
 }
 
-pub(super) struct Content {
+pub(super) struct FileContent {
     pub(super) length: u64,
     /// Length on the medium.
     durable_length: u64,
@@ -109,7 +109,7 @@ impl Drop for Space {
 
 impl Inode {
     pub(super) fn new(number: u64, disk_pages: &Arc<AtomicU64>) -> Arc<Self> {
-        let content = Content {
+        let content = FileContent {
             length: 0,
             durable_length: 0,
             pages: BTreeMap::new(),
@@ -179,7 +179,7 @@ impl Page {
     }
 }
 
-impl Content {
+impl FileContent {
     pub(super) fn read(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
         let end = offset.checked_add(buffer.len() as u64);
         if end.is_none_or(|end| end > self.length) {

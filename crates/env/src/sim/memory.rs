@@ -37,12 +37,12 @@ impl Region for SimRegion {
 }
 
 /// The first bytes of a file that is longer.
-struct Part {
+struct RegionPrefix {
     whole: Arc<SimRegion>,
     length: usize,
 }
 
-impl Region for Part {
+impl Region for RegionPrefix {
     fn base(&self) -> *mut u8 {
         self.whole.base()
     }
@@ -179,7 +179,7 @@ impl Memory for Machine {
         if region.length() == bytes {
             Ok(region)
         } else {
-            Ok(Arc::new(Part { whole: region, length: bytes }))
+            Ok(Arc::new(RegionPrefix { whole: region, length: bytes }))
         }
     }
 

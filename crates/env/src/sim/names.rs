@@ -18,7 +18,7 @@ pub(super) enum Entry {
 }
 
 /// A change of a folder.
-enum Change {
+enum FolderChange {
     Set(String, Entry),
     Remove(String),
     /// Done whole or not at all; belongs to the folder of the new name.
@@ -36,7 +36,7 @@ pub(super) struct Names {
     present: BTreeMap<String, Entry>,
     durable: BTreeMap<String, Entry>,
     /// Changes by folder, in order.
-    pending: BTreeMap<String, Vec<Change>>,
+    pending: BTreeMap<String, Vec<FolderChange>>,
 }
 
 /// Turns a path into the key of an entry: its parts from the root, joined by slashes.
@@ -94,7 +94,10 @@ impl Names {
 
     fn set(&mut self, key: String, entry: Entry) {
         self.present.insert(key.clone(), entry.clone());
-        self.pending.entry(parent(&key).to_owned()).or_default().push(Change::Set(key, entry));
+        self.pending
+            .entry(parent(&key).to_owned())
+            .or_default()
+            .push(FolderChange::Set(key, entry));
     }
 
     pub(super) fn create_folder(&mut self, key: &str) -> io::Result<()> {
@@ -152,7 +155,7 @@ impl Names {
         self.present.remove(from);
         self.present.insert(to.clone(), Entry::File(inode.clone()));
         let changes = self.pending.entry(parent(&to).to_owned()).or_default();
-        changes.push(Change::Rename { from: from.to_owned(), to, inode });
+        changes.push(FolderChange::Rename { from: from.to_owned(), to, inode });
         Ok(())
     }
 
@@ -162,7 +165,7 @@ impl Names {
         self.pending
             .entry(parent(key).to_owned())
             .or_default()
-            .push(Change::Remove(key.to_owned()));
+            .push(FolderChange::Remove(key.to_owned()));
         Ok(())
     }
 
@@ -176,11 +179,11 @@ impl Names {
         Ok(())
     }
 
-    fn save(&mut self, change: Change) {
+    fn save(&mut self, change: FolderChange) {
         match change {
-            Change::Set(key, entry) => _ = self.durable.insert(key, entry),
-            Change::Remove(key) => _ = self.durable.remove(&key),
-            Change::Rename { from, to, inode } => {
+            FolderChange::Set(key, entry) => _ = self.durable.insert(key, entry),
+            FolderChange::Remove(key) => _ = self.durable.remove(&key),
+            FolderChange::Rename { from, to, inode } => {
                 // The old name may be another file's by now.
                 if matches!(self.durable.get(&from), Some(Entry::File(found)) if Arc::ptr_eq(found, &inode))
                 {

@@ -25,13 +25,13 @@ const PORT_CHOSEN_MIN: u16 = 40_000;
 
 #[derive(Default)]
 pub(super) struct NetState {
-    listeners: BTreeMap<Place, Listener>,
+    listeners: BTreeMap<HostAddress, Listener>,
     cuts: Cuts,
     ports_chosen: u16,
 }
 
 /// The host that owns the address (`None`: the world), and the address.
-type Place = (Option<usize>, String);
+type HostAddress = (Option<usize>, String);
 
 struct Listener {
     number: u64,
@@ -65,7 +65,7 @@ fn wake(wakers: impl IntoIterator<Item = Option<Waker>>) {
     wakers.into_iter().flatten().for_each(Waker::wake);
 }
 
-fn place(host: usize, address: &Address) -> Place {
+fn place(host: usize, address: &Address) -> HostAddress {
     let is_local = match address {
         Address::Tcp(socket) => socket.ip().is_loopback(),
         Address::Unix(_) => true,
@@ -195,7 +195,7 @@ impl Machine {
         let number = state.number();
         let NetState { listeners, cuts, .. } = &mut state.net;
         let Some(listener) = listeners.get_mut(&place(self.host, address)) else {
-            let message = format!("cannot connect to {address}: nobody listens there");
+            let message = format!("cannot connect to {address}: no task listens there");
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionRefused, message)));
         };
         let host = listener.host;
@@ -220,7 +220,7 @@ impl Machine {
 struct SimAcceptor {
     machine: Machine,
     number: u64,
-    place: Place,
+    place: HostAddress,
     address: Address,
 }
 

@@ -34,7 +34,7 @@ async fn listen(env: &Env, connections: &Connections, address: &str) -> Address 
     let acceptor = env.net().listen(&address).await.unwrap();
     let (task_env, connections) = (env.clone(), connections.clone());
     env.spawn("accept", async move {
-        connections.accept(&task_env, acceptor, Place::OwnThread, echo()).await;
+        connections.accept(&task_env, acceptor, SessionThread::OwnThread, echo()).await;
     });
     address
 }
@@ -44,7 +44,7 @@ async fn start(env: &Env, connections: &Connections, serve: Serve) -> Address {
     let acceptor = env.net().listen(&address).await.unwrap();
     let (task_env, connections) = (env.clone(), connections.clone());
     env.spawn("accept", async move {
-        connections.accept(&task_env, acceptor, Place::OwnThread, serve).await;
+        connections.accept(&task_env, acceptor, SessionThread::OwnThread, serve).await;
     });
     address
 }
@@ -158,7 +158,7 @@ fn an_accept_without_descriptors_waits_and_who_is_served_goes_on() {
         let acceptor = Box::new(Short { inner, failures: 50.into() });
         let (task_env, all) = (env.clone(), connections.clone());
         env.spawn("accept", async move {
-            all.accept(&task_env, acceptor, Place::OwnThread, echo()).await;
+            all.accept(&task_env, acceptor, SessionThread::OwnThread, echo()).await;
         });
         let mut waiting = env.net().connect(&address).await.unwrap();
         waiting.write_u8(7).await.unwrap();

@@ -65,6 +65,8 @@ pub trait Api: kept::Keep {
     fn sweep(&self) -> Answer<'_, SweepStatus>;
     /// Starts a sweep.
     fn start_sweep(&self) -> Answer<'_, Job>;
+    /// Starts to find out what a sweep would do.
+    fn start_sweep_plan(&self) -> Answer<'_, Job>;
     /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
     /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
@@ -678,7 +680,7 @@ pub enum JobState {
 #[serde(default)]
 pub struct Job {
     pub id: String,
-    /// `attach`, `drain`, `salvage`, `scrub`, `space`, `sweep`, `verify`.
+    /// `attach`, `drain`, `salvage`, `scrub`, `space`, `sweep`, `sweep-plan`, `verify`.
     pub kind: String,
     /// The object of its work, for users.
     pub subject: String,

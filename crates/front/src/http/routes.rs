@@ -57,6 +57,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::DELETE, "/api/v1/warm/frames", delete(drop_warm_frames)),
         (Method::GET, "/api/v1/sweep", get(sweep)),
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
+        (Method::POST, "/api/v1/sweep/plan", post(start_sweep_plan)),
         (Method::POST, "/api/v1/sweep/dismiss", post(dismiss_node)),
         (Method::GET, "/api/v1/cluster", get(cluster)),
         (Method::POST, "/api/v1/cluster/init", post(init_cluster)),
@@ -295,6 +296,18 @@ pub(super) async fn start_sweep(
     Body(StartSweep {}): Body<StartSweep>,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
     Ok(begun(app.api.start_sweep().await?))
+}
+
+/// Starts to find out what a sweep would free, read and write, and what that costs at the prices of
+/// the settings file. Changes nothing in the store.
+#[utoipa::path(post, path = "/api/v1/sweep/plan", request_body = StartSweep, responses(
+    (status = 202, body = Job, description = "It has begun; its result is the plan.")
+))]
+pub(super) async fn start_sweep_plan(
+    State(app): State<App>,
+    Body(StartSweep {}): Body<StartSweep>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.start_sweep_plan().await?))
 }
 
 /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no

@@ -4,7 +4,7 @@ use super::api::ApiError;
 use super::guard::Guard;
 use super::problem::problem;
 use super::routes::{self, App};
-use crate::conn::{Connections, Place, Stop};
+use crate::conn::{Connections, SessionThread, Stop};
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
@@ -48,7 +48,7 @@ pub async fn serve(env: Env, acceptor: Box<dyn Acceptor>, app: App, connections:
     let serve = Arc::new(move |stream, stop| -> BoxFuture<'static, ()> {
         Box::pin(connection(serve_env.clone(), stream, stop, router.clone()))
     });
-    connections.accept(&env, acceptor, Place::Background, serve).await;
+    connections.accept(&env, acceptor, SessionThread::Background, serve).await;
 }
 
 /// The checks that every request passes.

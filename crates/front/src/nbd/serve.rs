@@ -3,7 +3,7 @@
 use super::handshake::{self, Link};
 use super::session::{self, End};
 use super::target::Exports;
-use crate::conn::{Budget, Connections, Place, Stop};
+use crate::conn::{Budget, Connections, SessionThread, Stop};
 use futures_util::future::{Either, select};
 use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream};
 use std::pin::pin;
@@ -27,7 +27,7 @@ pub async fn serve<E: Exports>(
         let (exports, budget) = (exports.clone(), budget.clone());
         Box::pin(connection(serve_env.clone(), stream, stop, exports, budget))
     });
-    connections.accept(&env, acceptor, Place::OwnThread, serve).await;
+    connections.accept(&env, acceptor, SessionThread::OwnThread, serve).await;
 }
 
 async fn connection<E: Exports>(

@@ -24,6 +24,7 @@
 
 mod commands;
 mod slow;
+mod writing;
 
 use super::buffers::{Input, Large, Output};
 use super::handshake::{Agreed, Link};
@@ -42,6 +43,7 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use writing::Writing;
 
 /// The reason why a session ended.
 #[derive(Debug)]
@@ -68,6 +70,8 @@ struct Batch {
     writes: Vec<(u64, Option<Asked>)>,
     /// The largest ticket of the writes.
     ticket: Ticket,
+    /// Bytes of the writes.
+    bytes: usize,
     /// Flushes, by cookie.
     flushes: Vec<(u64, Option<Asked>)>,
 }
@@ -114,6 +118,7 @@ pub(super) struct Session<D> {
     batch: Batch,
     /// An empty batch whose memory is used again.
     spare: Batch,
+    writing: Writing,
     slow: Slow,
     /// The budget for memory beyond the session's own share.
     budget: Budget,
@@ -161,6 +166,7 @@ pub(super) async fn run<D: Target>(
         modes: agreed.modes,
         batch: Batch::default(),
         spare: Batch::default(),
+        writing: Writing::default(),
         slow: Slow::default(),
         budget,
         asking: None,
@@ -198,6 +204,7 @@ impl<D: Target> Session<D> {
             }
             // Replies of slow requests must be sent; they may also have made room.
             let mut again = finished || (was_full && self.has_room());
+            again |= self.writing.poll(context);
             if self.end.is_none() {
                 again |= match self.poll_lease(context) {
                     Some(granted) => granted,
@@ -214,7 +221,10 @@ impl<D: Target> Session<D> {
             if again {
                 continue;
             }
-            let is_idle = self.end.is_none() && self.is_quiet() && self.asking.is_none();
+            let is_idle = self.end.is_none()
+                && self.is_quiet()
+                && self.asking.is_none()
+                && !self.writing.is_waiting();
             if is_idle && self.stream.linger() {
                 continue;
             }
@@ -356,6 +366,16 @@ impl<D: Target> Session<D> {
     /// Takes all complete requests for which there is room. Returns whether it stopped for lack of
     /// bytes.
     fn take_requests(&mut self) -> bool {
+        let is_starved = self.take_while_admitted();
+        self.writing.end_quantum();
+        if self.end.is_some() {
+            // Else the session would be the first of the queue for as long as its requests last.
+            self.writing.give_up();
+        }
+        is_starved
+    }
+
+    fn take_while_admitted(&mut self) -> bool {
         while self.end.is_none() && self.has_room() {
             let request = match wire::request(self.input.unread()) {
                 Ok(Some(request)) => request,
@@ -390,7 +410,9 @@ impl<D: Target> Session<D> {
                 self.input.want(total);
                 return true;
             }
-            self.execute(request);
+            if !self.execute(request) {
+                return false;
+            }
             self.input.consume(total);
             self.input.settle(!self.budget.is_wanted());
         }
@@ -406,11 +428,12 @@ impl<D: Target> Session<D> {
         // The replies to reads need not wait for the flash.
         self.send(context)?;
         let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
+        let bytes = batch.bytes;
         let mut covering: BoxFuture<'static, Finished> =
             Box::pin(cover(self.device.clone(), batch));
         match covering.as_mut().poll(context) {
             Poll::Ready(finished) => self.finish(finished),
-            Poll::Pending => self.slow.push(Held::default().of_change(), None, covering),
+            Poll::Pending => self.slow.push(Held::default().of_change(bytes), None, covering),
         }
         Ok(())
     }
@@ -453,7 +476,7 @@ impl<D: Target> Session<D> {
                         self.meters.answered(asked, now);
                     }
                 }
-                self.spare = Batch { ticket: Ticket::default(), ..batch };
+                self.spare = Batch { ticket: Ticket::default(), bytes: 0, ..batch };
             }
         }
     }

@@ -2,9 +2,9 @@
 
 use super::meters::VolumeMeters;
 use rekindle_base::Kind;
-use rekindle_block::KIND;
+use rekindle_block::{Gathered, KIND};
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Extent, Ticket, Written};
+use rekindle_staging::{Extent, Quantum, Ticket, Written};
 use rekindle_volume::Error;
 use std::future::Future;
 use std::sync::Arc;
@@ -50,7 +50,10 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn block_size(&self) -> u64;
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error>;
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send;
+    fn admits(&self, under_way: u64, bytes: u64) -> bool;
+    fn quantum(&self) -> impl Future<Output = Quantum> + Send;
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error>;
+    fn all(&self, gathered: Gathered) -> Written;
     fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error>;
     fn sync(&self, ticket: Ticket) -> impl Future<Output = Result<(), Error>> + Send;
     fn flush(&self) -> impl Future<Output = Result<(), Error>> + Send;
@@ -74,8 +77,17 @@ impl Target for rekindle_block::Device {
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send {
         self.read(offset, out)
     }
+    fn admits(&self, under_way: u64, bytes: u64) -> bool {
+        self.admits(under_way, bytes)
+    }
+    fn quantum(&self) -> impl Future<Output = Quantum> + Send {
+        self.quantum()
+    }
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
         self.write(offset, data, durable)
+    }
+    fn all(&self, gathered: Gathered) -> Written {
+        self.all(gathered)
     }
     fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error> {
         self.clear(offset, length, trim, durable)

@@ -7,14 +7,15 @@ use super::wire::chunk;
 use crate::conn::BUDGET_BYTES_DEFAULT;
 use parking_lot::Mutex;
 use rekindle_base::Kind;
+use rekindle_block::Gathered;
 use rekindle_env::{Address, BoxFuture, Env, Net, Stream};
 use rekindle_nbd_client::wire::{self, Body, Head, option, reply};
 pub(crate) use rekindle_nbd_client::wire::{header, meta, number, query};
-use rekindle_staging::{Extent, Ticket, Written};
+use rekindle_staging::{Extent, Quantum, Ticket, Written};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
@@ -32,9 +33,9 @@ pub(crate) enum Whim {
 
 /// A device in memory.
 #[derive(Clone)]
-pub(crate) struct Memory(Arc<State>);
+pub(crate) struct Memory(Arc<DeviceState>);
 
-pub(crate) struct State {
+pub(crate) struct DeviceState {
     bytes: Mutex<Vec<u8>>,
     pub(crate) whim: Mutex<Whim>,
     /// Reads miss.
@@ -49,6 +50,10 @@ pub(crate) struct State {
     pub(crate) slow_extents: AtomicBool,
     /// Syncs and flushes fail.
     pub(crate) failing_syncs: AtomicBool,
+    /// Bytes that a session may have under way without a quantum.
+    pub(crate) free_bytes: AtomicU64,
+    /// Each quantum takes a permit.
+    pub(crate) quanta: Semaphore,
     /// Slow reads, and writes, that have begun.
     begun: AtomicUsize,
     pub(crate) syncs: AtomicUsize,
@@ -60,15 +65,15 @@ pub(crate) struct State {
 }
 
 impl std::ops::Deref for Memory {
-    type Target = State;
-    fn deref(&self) -> &State {
+    type Target = DeviceState;
+    fn deref(&self) -> &DeviceState {
         &self.0
     }
 }
 
 impl Memory {
     pub(crate) fn new(size: usize) -> Self {
-        Self(Arc::new(State {
+        Self(Arc::new(DeviceState {
             bytes: Mutex::new(vec![0; size]),
             whim: Mutex::new(Whim::NeedsSync),
             cold: AtomicBool::new(false),
@@ -77,6 +82,8 @@ impl Memory {
             slow_syncs: AtomicBool::new(false),
             slow_extents: AtomicBool::new(false),
             failing_syncs: AtomicBool::new(false),
+            free_bytes: AtomicU64::new(u64::MAX),
+            quanta: Semaphore::new(0),
             begun: AtomicUsize::new(0),
             syncs: AtomicUsize::new(0),
             flushes: AtomicUsize::new(0),
@@ -94,6 +101,11 @@ impl Memory {
     /// Makes slow calls wait for permits that the test adds.
     pub(crate) fn close_gate(&self) {
         self.gate.forget_permits(usize::MAX >> 4);
+    }
+
+    /// Count of the reads and writes that have begun.
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
     }
 
     /// Waits until so many slow reads and writes have begun.
@@ -169,9 +181,25 @@ impl Target for Memory {
         out.copy_from_slice(&self.bytes.lock()[start..start + out.len()]);
         Ok(())
     }
+    fn admits(&self, under_way: u64, bytes: u64) -> bool {
+        under_way + bytes <= self.free_bytes.load(Ordering::Relaxed)
+    }
+    async fn quantum(&self) -> Quantum {
+        self.quanta.acquire().await.unwrap().forget();
+        Quantum::free()
+    }
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
         self.begun.fetch_add(1, Ordering::Relaxed);
         self.put(offset, data.iter().copied(), durable)
+    }
+    fn all(&self, gathered: Gathered) -> Written {
+        match gathered {
+            Gathered::Acked => Written::Acked,
+            Gathered::NeedsSync(ticket) => Written::NeedsSync(ticket),
+            Gathered::Pending(_, later) => Written::Pending(Box::pin(async {
+                futures_util::future::join_all(later).await.into_iter().collect()
+            })),
+        }
     }
     fn clear(
         &self,

@@ -41,7 +41,7 @@ const JOINED: u8 = 0x80;
 pub(crate) enum Kind {
     /// The segments that make up the log. In every head, once, first.
     Digest,
-    /// The volumes that have changes in the log. In every head, once.
+    /// The volumes that have changes in the log. In every head with changes, once.
     Statistics,
     /// Everything before it is valid.
     Certificate,

@@ -39,27 +39,19 @@ pub(crate) struct Table<T> {
 struct Row<T> {
     file: Option<u32>,
     who: Option<Who>,
-    content: Content,
+    needed: Needed,
     /// Changes of the segment are lost, and the loss is not accepted yet: the row stays, so that no
     /// restart forgets the loss.
     lost: Lost,
     segment: T,
 }
 
-#[derive(PartialEq, Eq)]
-enum Content {
-    /// The segment is open, or recovered and not read, or lost: in any case needed.
-    Unknown,
-    /// Count of the volumes with unreleased changes here; a loss not accepted yet counts as one.
-    Volumes(usize),
-}
-
 /// The need for a segment, as far as the table knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Needed {
-    /// The segment is open, or not read yet.
+    /// The segment is open, or recovered and not read, or lost: in any case needed.
     Unknown,
-    /// Count of the volumes with unreleased changes in the segment.
+    /// Count of the volumes with unreleased changes here; a loss not accepted yet counts as one.
     By(usize),
 }
 
@@ -100,7 +92,7 @@ impl<T> Table<T> {
         unread: bool,
     ) {
         self.unread += usize::from(unread);
-        let row = Row { file, who, content: Content::Unknown, lost: Lost::Nothing, segment };
+        let row = Row { file, who, needed: Needed::Unknown, lost: Lost::Nothing, segment };
         let before = self.rows.insert(id, row);
         assert!(before.is_none(), "segment {id} is in the log once");
     }
@@ -118,7 +110,7 @@ impl<T> Table<T> {
     /// Marks a segment that has not been learnt of as lost: it stays until [`Table::discard`].
     pub(crate) fn mark_lost(&mut self, id: SegmentId, lost: Lost) {
         let row = self.rows.get_mut(&id).expect("a segment that is lost is in the log");
-        assert!(row.content == Content::Unknown, "a loss in segment {id} is seen before all else");
+        assert!(row.needed == Needed::Unknown, "a loss in segment {id} is seen before all else");
         assert!(lost != Lost::Nothing, "a loss is a loss");
         self.lost += usize::from(row.lost == Lost::Nothing);
         row.lost = lost.max(row.lost);
@@ -142,9 +134,9 @@ impl<T> Table<T> {
             }
         }
         let row = self.rows.get_mut(&id).expect("a segment that is learnt of is in the log");
-        assert!(row.content == Content::Unknown, "segment {id} is learnt of once");
+        assert!(row.needed == Needed::Unknown, "segment {id} is learnt of once");
         count += usize::from(row.lost != Lost::Nothing);
-        row.content = Content::Volumes(count);
+        row.needed = Needed::By(count);
         self.dead += usize::from(count == 0);
         self.unread = self
             .unread
@@ -180,7 +172,7 @@ impl<T> Table<T> {
             for (id, _) in places.extract_if(.., |&mut (_, highest)| highest <= serial) {
                 let row =
                     self.rows.get_mut(&id).expect("a volume is listed in segments of the log only");
-                let Content::Volumes(count) = &mut row.content else {
+                let Needed::By(count) = &mut row.needed else {
                     panic!("segment {id} has been learnt of")
                 };
                 *count = count.checked_sub(1).expect("each volume leaves a segment once");
@@ -242,8 +234,7 @@ impl<T> Table<T> {
             return 0;
         }
         let is_proof = |row: &&Row<T>| {
-            row.lost != Lost::Nothing
-                && matches!(row.content, Content::Unknown | Content::Volumes(1))
+            row.lost != Lost::Nothing && matches!(row.needed, Needed::Unknown | Needed::By(1))
         };
         self.rows.values().filter(is_proof).count()
     }
@@ -272,8 +263,8 @@ impl<T> Table<T> {
     pub(crate) fn next_digest(&self) -> (Vec<Named>, Vec<SegmentId>) {
         let (mut named, mut leaving) = (Vec::new(), Vec::new());
         for (&segment, row) in &self.rows {
-            match row.content {
-                Content::Volumes(0) => leaving.push(segment),
+            match row.needed {
+                Needed::By(0) => leaving.push(segment),
                 _ => {
                     let file = row.file.unwrap_or(NO_FILE);
                     named.push(Named { segment, file, lost: row.lost, who: row.who });
@@ -305,7 +296,7 @@ impl<T> Table<T> {
     /// Takes a dead segment out.
     pub(crate) fn remove_dead(&mut self, id: SegmentId) -> T {
         let row = self.rows.remove(&id).expect("what leaves the log was in it");
-        assert!(row.content == Content::Volumes(0), "only dead segments leave the log");
+        assert!(row.needed == Needed::By(0), "only dead segments leave the log");
         self.dead -= 1;
         let oldest = self.rows.keys().next().copied().unwrap_or_default();
         self.marks.retain(|_, marks| {
@@ -317,13 +308,7 @@ impl<T> Table<T> {
 
     /// All segments, ascending: file, need, whether changes are lost, and the driver's value.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (SegmentId, Option<u32>, Needed, Lost, &T)> {
-        self.rows.iter().map(|(&id, row)| {
-            let needed = match row.content {
-                Content::Unknown => Needed::Unknown,
-                Content::Volumes(count) => Needed::By(count),
-            };
-            (id, row.file, needed, row.lost, &row.segment)
-        })
+        self.rows.iter().map(|(&id, row)| (id, row.file, row.needed, row.lost, &row.segment))
     }
 
     /// Segments whose memory could be given up, the oldest first.
@@ -337,13 +322,11 @@ impl<T> Table<T> {
             return;
         };
         row.lost = Lost::Nothing;
-        row.content = match row.content {
-            Content::Unknown => Content::Volumes(0),
-            Content::Volumes(count) => {
-                Content::Volumes(count.checked_sub(1).expect("a loss counts as one"))
-            }
+        row.needed = match row.needed {
+            Needed::Unknown => Needed::By(0),
+            Needed::By(count) => Needed::By(count.checked_sub(1).expect("a loss counts as one")),
         };
-        self.dead += usize::from(row.content == Content::Volumes(0));
+        self.dead += usize::from(row.needed == Needed::By(0));
         self.lost -= 1;
         self.forget_earlier_lives();
     }

@@ -198,7 +198,7 @@ fn watch_appends(seed: u64) {
     });
 }
 
-/// What a run has appended: the groups of each volume, by first and last serial, and how many of
+/// The appends of a run: the groups of each volume, by first and last serial, and how many of
 /// them are committed.
 #[derive(Default)]
 struct Model {

@@ -5,6 +5,7 @@ mod along;
 mod crash;
 mod cut;
 mod damage;
+mod door;
 mod exhausted;
 mod forged;
 mod golden;

@@ -35,10 +35,10 @@ enum Manner {
 /// A replica in memory.
 struct Holder {
     env: Env,
-    state: Mutex<State>,
+    state: Mutex<ReplicaState>,
 }
 
-struct State {
+struct ReplicaState {
     manner: Manner,
     /// Count of the slow calls that are under way.
     opening: u64,
@@ -63,7 +63,7 @@ struct Moment {
     released: u64,
 }
 
-impl State {
+impl ReplicaState {
     /// The copy that is being written.
     fn written(&mut self, segment: SegmentId) -> Result<&mut Held, String> {
         let hidden = self.hidden.as_mut().and_then(|hidden| hidden.get_mut(&segment));
@@ -104,7 +104,7 @@ impl Held {
 
 impl Holder {
     fn new(env: &Env, manner: Manner) -> Arc<Holder> {
-        let state = State {
+        let state = ReplicaState {
             manner,
             opening: 0,
             begun: 0,
@@ -123,7 +123,7 @@ impl Holder {
 
     fn call<'a, T: Send>(
         &'a self,
-        act: impl FnOnce(&mut State) -> Result<T, String> + Send + 'a,
+        act: impl FnOnce(&mut ReplicaState) -> Result<T, String> + Send + 'a,
     ) -> BoxFuture<'a, Result<T, String>> {
         Box::pin(async move {
             let manner = self.state.lock().manner;

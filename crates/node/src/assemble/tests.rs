@@ -2,7 +2,11 @@
 
 use super::*;
 use crate::service::Service;
+use bytes::Bytes;
 use rekindle_base::{Generation, Serial, VolumeId};
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::{Datastore, Listed, Version};
+use rekindle_env::BoxFuture;
 use rekindle_env::sim::{Faults, World};
 use rekindle_front::conn::Connections;
 use rekindle_front::http::api::Api;
@@ -10,23 +14,27 @@ use rekindle_front::nbd::Exports;
 use rekindle_log::{Append, Change, Position};
 use rekindle_staging::Vault;
 use serde_json::json;
+use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 
 const DIR: &str = "/node";
 const VOLUME: VolumeId = VolumeId([3; 16]);
 
-/// Starts a node. `store` is a folder of the real machine: stores in folders are not simulated.
-async fn start(env: &Env, store: &TempDir) -> Node {
-    let config = Config {
-        store: Some(format!("file://{}", store.path().display())),
+fn config() -> Config {
+    Config {
         flash_bytes: Some(64 << 20),
         warm: Some("/memory/warm".into()),
         warm_bytes: Some(32 << 20),
         ..Config::new(DIR.into())
-    };
+    }
+}
+
+/// Starts a node. `store` is a folder of the real machine: stores in folders are not simulated.
+async fn start(env: &Env, store: &TempDir) -> Node {
+    let config = Config { store: Some(format!("file://{}", store.path().display())), ..config() };
     Node::assemble(env, config).await.expect("it starts")
 }
 
@@ -71,6 +79,108 @@ fn what_a_start_asks_for_counts_for_that_start_only() {
         assert_ne!(chosen.flash_bytes, 64 << 20);
         assert_eq!(node.log.usage().flash_bytes_max, 64 << 20);
         assert_eq!(home(&env).await.sizes, chosen);
+    });
+}
+
+const FAR: Duration = Duration::from_millis(300);
+
+/// A bucket that is far away: each request takes as long as any other.
+struct Far {
+    env: Env,
+    inner: Store,
+    /// Each request, with the time at which it was sent.
+    asked: Mutex<Vec<(Moment, String)>>,
+}
+
+impl Far {
+    fn later<'a, T: 'a>(
+        &'a self,
+        what: &str,
+        work: BoxFuture<'a, Result<T, StoreError>>,
+    ) -> BoxFuture<'a, Result<T, StoreError>> {
+        self.asked.lock().unwrap().push((self.env.now(), what.to_owned()));
+        Box::pin(async {
+            self.env.sleep(FAR).await;
+            work.await
+        })
+    }
+}
+
+impl Datastore for Far {
+    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.later(key, self.inner.put(key, data))
+    }
+    fn create<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        self.later(key, self.inner.create(key, data))
+    }
+    fn replace<'a>(
+        &'a self,
+        key: &'a str,
+        data: Bytes,
+        version: &'a Version,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        self.later(key, self.inner.replace(key, data, version))
+    }
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), StoreError>> {
+        self.later(key, self.inner.get(key))
+    }
+    fn get_range<'a>(
+        &'a self,
+        key: &'a str,
+        range: Range<u64>,
+    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        self.later(key, self.inner.get_range(key, range))
+    }
+    fn list<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<Vec<Listed>, StoreError>> {
+        self.later(prefix, self.inner.list(prefix, after))
+    }
+    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
+        self.later(key, self.inner.delete(key))
+    }
+    fn may_be_covered(&self) -> bool {
+        false
+    }
+    fn describe(&self) -> String {
+        "far".to_owned()
+    }
+}
+
+#[test]
+fn a_start_waits_for_few_requests_to_the_store_one_after_the_other() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let asked = Mutex::default();
+        let far = Arc::new(Far { env: env.clone(), inner: Mem::store(), asked });
+        let bucket: Store = far.clone();
+        // The first one: is there an identity; is the place empty, which is believed after a look
+        // at the markers; the probe, and the markers meanwhile; the marker before this start's
+        // record, and the record. Any other: identity and record; the next record.
+        for most in [1 + 3 + 5 + 3, 1 + 1] {
+            let open = async |_| {
+                let plan = fault::Plan::default();
+                let (store, meter, faults) = layer::usual(&env, bucket.clone(), plan.clone());
+                Ok(OpenStore { url: "far".to_owned(), store, meter, faults, plan })
+            };
+            let begin = env.now();
+            let kinds = crate::core::kinds();
+            let node = Node::assemble_over(&env, config(), Scale::default(), kinds, open).await;
+            let node = node.expect("it starts");
+            let rounds = (env.now() - begin).as_secs_f64() / FAR.as_secs_f64();
+            let asked = std::mem::take(&mut *far.asked.lock().unwrap());
+            let asked = asked.iter().map(|(at, key)| format!("{:?} {key}", *at - begin));
+            let asked = asked.collect::<Vec<_>>().join("\n");
+            assert_eq!(rounds.round() as u64, most, "{asked}");
+            node.log.close().await.expect("closed");
+        }
     });
 }
 

@@ -371,6 +371,14 @@ impl Api for Service {
         })
     }
 
+    fn start_sweep_plan(&self) -> Answer<'_, Job> {
+        Box::pin(async move {
+            let node = self.node().await?;
+            let work = |progress| work::plan_sweep(node, progress);
+            Ok(self.inner.jobs.begin("sweep-plan", "the store", "steps", work))
+        })
+    }
+
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
         Box::pin(async move {
             let id = request.node.parse().map_err(|_| {

@@ -14,7 +14,7 @@ use rekindle_base::{Kind, NodeId};
 use rekindle_cluster::machine::holder::Taken;
 use rekindle_cluster::roster::{Entry, Roster};
 use rekindle_cluster::watch::Successor;
-use rekindle_env::BoxFuture;
+use rekindle_env::{BoxFuture, Env};
 use rekindle_front::http::api::ApiError;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -78,7 +78,7 @@ async fn begin(
 }
 
 /// Starts the guests that this host had before, in the background: those that `node.json` names,
-/// and those whose records name this host.
+/// and those whose records name this host. A client of one that has begun here waits for it.
 pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
     for note in host.home.guests().await {
         service.guests().set(note.node, Guest::Starting(None));
@@ -89,6 +89,9 @@ pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
     let noted: Vec<NodeId> = host.home.guests().await.iter().map(|note| note.node).collect();
     for held in membership.member.holder.list().await {
         if !noted.contains(&held.node) {
+            if landed(&host.env, &copies_folder(&host.config, held.node), held.node).await.is_some() {
+                service.guests().set(held.node, Guest::Starting(None));
+            }
             let member = membership.member.clone();
             let again = go_on(service.clone(), Arc::downgrade(host), member, held.node);
             host.env.spawn("guest", again);
@@ -109,8 +112,9 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
                 service.guests().remove(node);
                 return member.holder.give_back(node).await;
             }
-            Ok(_) => return,
-            Err(_) => {
+            Ok(_) => return service.guests().give_up(node),
+            Err(reason) => {
+                service.guests().cannot_start(node, reason);
                 let env = host.env.clone();
                 drop(host);
                 env.sleep(limits::START_AGAIN).await;
@@ -121,7 +125,7 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
         if !is_claimed {
             let has_begun = has_begun_here(&host, &folder, node).await;
             if !has_begun || !member.holder.claim(node, entry.incarnation) {
-                return;
+                return service.guests().give_up(node);
             }
             is_claimed = true;
         }
@@ -153,15 +157,18 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
 /// Whether the life that a node's record names is known to have begun in this folder: then no lease
 /// of a holder was granted since.
 async fn has_begun_here(host: &Node, folder: &Path, node: NodeId) -> bool {
-    let file = NodeFile::read(&host.env, folder).await.ok().flatten();
-    let Some(landed) = file.filter(|file| file.node == node).and_then(|file| file.starts.landed)
-    else {
-        return false;
-    };
+    let Some(landed) = landed(&host.env, folder, node).await else { return false };
     let writer =
         rekindle_datastore::record::Writer::new(host.env.clone(), host.store.clone(), node);
     let found = record::read(&writer.with_secret(host.identity.secret)).await;
     found.is_ok_and(|found| found.is_some_and(|held| held.value.nonce == Some(landed.nonce)))
+}
+
+/// Reads which start of a node was the last in this folder; `None`: the folder has copies only.
+async fn landed(env: &Env, folder: &Path, node: NodeId) -> Option<Landed> {
+    let file = NodeFile::read(env, folder).await.ok().flatten();
+    let landed = file.filter(|file| file.node == node).and_then(|file| file.starts.landed);
+    landed.filter(|landed| landed.nonce != 0)
 }
 
 /// Goes on with the node of a folder that a user has found: of a host that is lost, or of one of

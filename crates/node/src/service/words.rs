@@ -57,7 +57,7 @@ pub(super) fn spec(request: CreateVolume, kinds: &Kinds) -> rekindle_volume::Spe
 
 /// Translates a change of state. The API has states and events as text: an older command line reads
 /// those that a newer node has.
-pub(super) fn event(change: rekindle_volume::machine::Change) -> Event {
+pub(super) fn event(change: rekindle_volume::machine::StateChange) -> Event {
     Event {
         time: change.at,
         from: change.from.as_str().to_owned(),

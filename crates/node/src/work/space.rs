@@ -180,13 +180,11 @@ pub async fn space(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle_base::random::Random;
 
-    /// Makes a uniform number, like the name of a chunk (splitmix64).
+    /// Makes a uniform number, like the name of a chunk.
     fn name(number: u64) -> u64 {
-        let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        Random::new(number).next_u64()
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::assemble::Node;
 use crate::jobs::{Jobs, Progress};
 use crate::limits;
+use crate::prices::Price;
 use rekindle_base::NodeId;
 use rekindle_content::sweep::Phase;
 use rekindle_front::http::api::{ApiError, JobState, SweepStatus};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Who asks for a sweep.
+/// The cause of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// A user: this node sweeps.
@@ -40,6 +41,20 @@ pub async fn sweep(node: Arc<Node>, by: By, progress: Progress) -> Result<Value,
     progress.set(STEPS, Some(STEPS));
     let mut value = json!(status);
     value["orphans"] = json!(reaped);
+    Ok(value)
+}
+
+/// Finds out what a sweep would do, and what that costs.
+pub async fn plan(node: Arc<Node>, progress: Progress) -> Result<Value, ApiError> {
+    let plan = node.sweeper.plan().await;
+    let plan = plan.map_err(|error| ApiError::new(error.kind(), error.to_string()))?;
+    progress.set(1, Some(1));
+    let prices = node.config.prices;
+    let mut value = json!(plan);
+    let cost =
+        prices.of_requests(plan.writes, plan.reads).0 + prices.of_reading(plan.bytes_copied).0;
+    value["cost"] = json!(Price(cost).to_string());
+    value["saves_a_month"] = json!(prices.of_a_month(plan.bytes_freed).to_string());
     Ok(value)
 }
 

@@ -5,7 +5,7 @@ use super::{BLOCKS, Life, Subject, VOLUMES};
 use crate::boot::acknowledged;
 use crate::dice::Dice;
 use crate::heard;
-use crate::oracle::{BLOCK, Change, Part, some_change};
+use crate::oracle::{BLOCK, Change, ClientPart, some_change};
 use rekindle_base::{Kind, VolumeId};
 use rekindle_block::Device;
 use rekindle_front::http::Api;
@@ -82,7 +82,7 @@ impl Life {
         }
         let acknowledged = state.part.acknowledged;
         (state.id, state.leaving) = (Some(id), self.removing.lock().contains(&at));
-        state.part = Part::new(BLOCKS);
+        state.part = ClientPart::new(BLOCKS);
         state.part.acknowledged = acknowledged;
         Ok(())
     }

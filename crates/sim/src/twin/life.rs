@@ -43,7 +43,7 @@ impl Life {
             return Ok(volume.old.clone());
         }
         let new = volume.new.lock().clone();
-        new.map(|new| new.region).ok_or_else(|| "nobody looked".to_owned())
+        new.map(|new| new.region).ok_or_else(|| "no client looked".to_owned())
     }
 
     /// Attaches a volume and judges what it shows; `None` if this life is fenced.

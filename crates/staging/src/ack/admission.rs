@@ -2,11 +2,12 @@
 //! come, first served. A waiting write goes on when its caller drops the future.
 
 use crate::ack::staged::{Request, Staged, Submission, Taken, failed};
-use crate::queue::{Change, Kept, Payload};
+use crate::queue::{Change, KeptPayload, Payload};
 use crate::{Error, Written};
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use rekindle_env::Moment;
+use rekindle_log::Quantum;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,13 +17,13 @@ use tokio::sync::OwnedSemaphorePermit;
 /// A submission that outlives its caller's buffers.
 struct Owned {
     /// The changes, without their bytes.
-    parts: Vec<Part>,
+    parts: Vec<RequestShape>,
     payload: Bytes,
     durable: bool,
 }
 
 /// A [`Request`] with the length of its payload in the payload's place.
-struct Part {
+struct RequestShape {
     change: rekindle_log::Change,
     position: u64,
     span: u64,
@@ -34,7 +35,7 @@ impl Owned {
         let Submission { requests, durable } = submission;
         let part = |one: &Request<'_>| {
             let Request { change, position, span, payload } = *one;
-            Part { change, position, span, length: payload.len() }
+            RequestShape { change, position, span, length: payload.len() }
         };
         let parts = requests.iter().map(part).collect();
         Self { parts, payload: joined_payload(requests), durable }
@@ -43,7 +44,7 @@ impl Owned {
     fn requests(&self) -> Vec<Request<'_>> {
         let mut rest = &self.payload[..];
         let mut requests = Vec::with_capacity(self.parts.len());
-        for &Part { change, position, span, length } in &self.parts {
+        for &RequestShape { change, position, span, length } in &self.parts {
             let (payload, behind) = rest.split_at(length);
             rest = behind;
             requests.push(Request { change, position, span, payload });
@@ -78,12 +79,31 @@ impl Staged {
         }))
     }
 
+    /// Whether a caller may submit a write of `bytes` now. `under_way`: the bytes of its writes
+    /// that are not acknowledged yet. If not, the caller waits for [`Staged::quantum`], and leaves
+    /// the bytes where they are meanwhile.
+    #[must_use]
+    pub fn admits(&self, under_way: u64, bytes: u64) -> bool {
+        !self.mode.waits_for_flash() || self.inner.log.admits(under_way, bytes)
+    }
+
+    /// Waits for the caller's quantum to submit some bytes ([`Quantum::take`]). The calling task
+    /// may become the flush leader, and write to flash.
+    pub async fn quantum(&self) -> Quantum {
+        self.inner.log.quantum().await
+    }
+
     async fn append_when_possible(self: &Arc<Self>, owned: &Owned) -> Result<Taken, Error> {
         let requests = owned.requests();
         let submission = Submission { requests: &requests, durable: owned.durable };
         let cost = submission.cost();
         let waited = self.admit(cost).await?;
         loop {
+            // Many writes may have waited for the same head.
+            let quantum = match self.admits(0, cost) {
+                true => Some(Quantum::free()),
+                false => self.while_in_service(self.quantum()).await,
+            };
             let now = self.inner.env.now();
             let taken = {
                 let mut gate = self.gate.lock();
@@ -92,6 +112,7 @@ impl Staged {
                     Ok(()) => self.append(&mut gate, &submission, now, true),
                 }
             };
+            drop(quantum);
             let problem = match taken {
                 Ok(Some(mut taken)) => {
                     self.wake_up(taken.wakeup);
@@ -231,7 +252,7 @@ impl Staged {
                 let end = start + one.payload.len();
                 // A group leaves the queue as a whole, and gives the RAM back with its first
                 // change.
-                let kept = Kept { bytes: payload.slice(start..end), _permit: permit.take() };
+                let kept = KeptPayload { bytes: payload.slice(start..end), _permit: permit.take() };
                 let payload = Payload::Memory(Arc::new(kept));
                 let change = Change::kept(one.position, one.span, payload, now);
                 gate.changes.take(change.of(one.change).joined(index + 1 < requests.len()));

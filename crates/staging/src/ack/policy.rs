@@ -117,6 +117,11 @@ impl Mode {
         }
     }
 
+    /// Whether the reply to a plain write waits for flash.
+    pub(crate) fn waits_for_flash(self) -> bool {
+        matches!(self, Self::Log { write: Media { flash: true, .. }, .. })
+    }
+
     /// The message to the user that writes wait for more than the volume's ack asks for, if so.
     /// `required`: count of the log's required replicas.
     pub(crate) fn downgrade(

@@ -291,7 +291,7 @@ async fn adopt(volume: &Arc<Staged>, held: Held<Vault>) -> Result<Option<Finishe
         Landed::Absurd => {
             let reason = format!(
                 "volume {}: the vault in the store is of start {of} of this node, and its checkpoint {checkpoint} claims \
-                 changes that start {life} has logged: nobody knows which are right, so nothing more is acknowledged. They \
+                 changes that start {life} has logged: it cannot be known which are right, so nothing more is acknowledged. They \
                  stay in the log; `rekindle salvage run {} --accept-losses` goes on from the store",
                 volume.name, volume.name
             );

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// Payload kept in RAM, with its part of the memory budget.
-pub(crate) struct Kept {
+pub(crate) struct KeptPayload {
     pub(crate) bytes: Bytes,
     pub(crate) _permit: Option<OwnedSemaphorePermit>,
 }
@@ -36,7 +36,7 @@ pub(crate) enum Payload {
     /// In the log.
     Log(Place),
     /// In RAM. An empty payload reads as zeros.
-    Memory(Arc<Kept>),
+    Memory(Arc<KeptPayload>),
 }
 
 /// The position that marks a change as not in the log.

@@ -41,13 +41,13 @@ pub(crate) fn coalesce(changes: &[Change]) -> Vec<Fold> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::{Kept, Payload};
+    use crate::queue::{KeptPayload, Payload};
     use bytes::Bytes;
     use rekindle_env::Moment;
     use std::sync::Arc;
 
     fn change(position: u64, bytes: &'static [u8]) -> Change {
-        let kept = Kept { bytes: Bytes::from_static(bytes), _permit: None };
+        let kept = KeptPayload { bytes: Bytes::from_static(bytes), _permit: None };
         let payload = Payload::Memory(Arc::new(kept));
         Change::kept(position, bytes.len() as u64, payload, Moment::default())
     }

@@ -143,7 +143,7 @@ impl Staging {
 
     /// The changes that the log has of a volume behind its checkpoint, in serial order, and the
     /// missing ones.
-    async fn at_hand(&self, vault: &Vault) -> Result<(Vec<Kept>, Missing), Error> {
+    async fn at_hand(&self, vault: &Vault) -> Result<(Vec<KeptChange>, Missing), Error> {
         let inner = &self.inner;
         let parked = inner.parked.lock().get_mut(&vault.id).map(|parked| {
             parked.outlive(vault);
@@ -157,7 +157,7 @@ impl Staging {
             let overtaken = recovery::overtaken(&recovered, vault);
             let changes = recovery::behind(recovered, vault)?;
             missing = Missing::of(&changes, &losses, vault).and(overtaken);
-            kept.extend(changes.into_iter().map(|change| Kept {
+            kept.extend(changes.into_iter().map(|change| KeptChange {
                 serial: change.serial,
                 joined: change.joined,
                 is_record: change.change == Change::Record,
@@ -168,7 +168,7 @@ impl Staging {
         }
         if let Some((unindexed, newer)) = parked {
             let serials = (vault.checkpoint.0 + unindexed as u64 + 1..).map(Serial);
-            kept.extend(newer.into_iter().zip(serials).map(|(change, serial)| Kept {
+            kept.extend(newer.into_iter().zip(serials).map(|(change, serial)| KeptChange {
                 serial,
                 joined: change.joined,
                 is_record: change.is_record,
@@ -207,8 +207,8 @@ impl Staged {
     }
 
     /// The changes in the queue. In slices, because writers wait for the lock.
-    fn unfinished(&self) -> Vec<Kept> {
-        let mut changes: Vec<Kept> = Vec::new();
+    fn unfinished(&self) -> Vec<KeptChange> {
+        let mut changes: Vec<KeptChange> = Vec::new();
         loop {
             let gate = self.gate.lock();
             let next =
@@ -224,7 +224,7 @@ impl Staged {
                 };
                 let (joined, is_record) = (change.joined, change.is_record);
                 let (position, span) = (change.position, change.span);
-                Some(Kept { serial, joined, is_record, position, span, place })
+                Some(KeptChange { serial, joined, is_record, position, span, place })
             }));
             if changes.len() == before {
                 return changes;
@@ -243,7 +243,7 @@ struct Decision {
 }
 
 /// A change that the log has.
-struct Kept {
+struct KeptChange {
     serial: Serial,
     /// Whether the next change belongs to the same group.
     joined: bool,
@@ -259,7 +259,7 @@ struct Kept {
 fn set_back_for_good(
     vault: &Vault,
     why: &Error,
-    changes: &[Kept],
+    changes: &[KeptChange],
     missing: &Missing,
     inner: &Inner,
 ) -> Decision {
@@ -289,7 +289,7 @@ fn set_back_for_good(
 
 /// Counts the first changes, in whole groups, that can be read back as far as they count, and names
 /// the damage that ends them. Bytes that a later one of them has written over need not be whole.
-async fn readable(changes: &[Kept]) -> Result<(usize, Vec<String>), Error> {
+async fn readable(changes: &[KeptChange]) -> Result<(usize, Vec<String>), Error> {
     let mut whole = in_groups(changes, changes.len());
     let mut is_sound = vec![false; changes.len()];
     let mut damage = Vec::new();
@@ -303,14 +303,14 @@ async fn readable(changes: &[Kept]) -> Result<(usize, Vec<String>), Error> {
 
 /// Count of the first changes, out of `count`, without the beginning of a group that goes on behind
 /// them: a group is kept as a whole or given up as a whole.
-fn in_groups(changes: &[Kept], count: usize) -> usize {
+fn in_groups(changes: &[KeptChange], count: usize) -> usize {
     whole_groups(count, |index| changes[index].joined)
 }
 
 /// The first change that counts and cannot be read back, and the reason. Changes known to be sound
 /// are not read.
 async fn first_damaged(
-    changes: &[Kept],
+    changes: &[KeptChange],
     is_sound: &mut [bool],
 ) -> Result<Option<(usize, String)>, Error> {
     // Records hide nothing of one another.
@@ -340,7 +340,7 @@ async fn first_damaged(
 }
 
 /// The messages about a loss: the reasons, the last change that stays, and the given-up stretches.
-fn told(reasons: Vec<String>, through: Serial, given_up: &[Kept]) -> Vec<String> {
+fn told(reasons: Vec<String>, through: Serial, given_up: &[KeptChange]) -> Vec<String> {
     let mut lines = reasons;
     let next = through.next();
     lines.push(match given_up.last() {
@@ -350,7 +350,7 @@ fn told(reasons: Vec<String>, through: Serial, given_up: &[Kept]) -> Vec<String>
         ),
         None => format!("kept: the changes up to serial {through}; given up: what may have come after it"),
     });
-    let stretch = |change: &Kept| {
+    let stretch = |change: &KeptChange| {
         let (serial, begin) = (change.serial, change.position);
         match change.is_record {
             true => format!("given up: serial {serial}, a record of kind {begin}"),

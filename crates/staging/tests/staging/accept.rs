@@ -1,7 +1,7 @@
 //! Acknowledged changes that are lost: the volume stays out of service until the user accepts that.
 //! Then it shows the longest whole prefix, in this life and all later ones.
 
-use crate::bed::{Node, Setup, done, read};
+use crate::bed::{BLOCK, Node, Setup, done, read};
 use crate::damage::find;
 use rekindle_base::{Generation, Incarnation, Serial, VolumeId};
 use rekindle_datastore::Store;
@@ -13,8 +13,6 @@ use rekindle_staging::{Ack, Error, Policy, Staged, Vault};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-
-const BLOCK: u64 = 4096;
 
 fn setup() -> Setup {
     let mut setup = Setup::new(Policy::Back, Ack::Flash);

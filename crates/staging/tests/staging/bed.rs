@@ -20,6 +20,9 @@ use std::time::Duration;
 pub const NODE: NodeId = NodeId([7; 16]);
 pub const MIB: u64 = 1 << 20;
 
+/// Bytes of a block.
+pub const BLOCK: u64 = 4096;
+
 /// The settings of a node.
 #[derive(Clone)]
 pub struct Setup {
@@ -146,7 +149,7 @@ impl Node {
     }
 
     pub fn home(&self) -> Arc<Blocks> {
-        Arc::new(Blocks { content: self.content.clone() })
+        Arc::new(Blocks { content: self.content.clone(), block: BLOCK })
     }
 
     /// The vault that the store has of a volume, or this one, newly made.

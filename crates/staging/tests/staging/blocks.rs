@@ -1,4 +1,4 @@
-//! The plainest home: blocks of fixed size in a tree.
+//! The plainest home: blocks of fixed size in a tree. The tests of staging and of volumes use it.
 
 use bytes::Bytes;
 use rekindle_content::tree::{self, Lookup, Root};
@@ -6,26 +6,26 @@ use rekindle_content::{Batch, Class, Content};
 use rekindle_env::BoxFuture;
 use rekindle_staging::{Error, Extent, Fold, RangeHome};
 
-pub const BLOCK: u64 = 4096;
-
 pub struct Blocks {
     pub content: Content,
+    /// Bytes of a block.
+    pub block: u64,
 }
 
 /// The blocks that a range meets: key, first byte within the block, bytes.
-fn parts(position: u64, span: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+fn parts(block: u64, position: u64, span: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     let end = position + span;
-    (position / BLOCK..end.div_ceil(BLOCK)).map(move |key| {
-        let start = position.max(key * BLOCK);
-        let stop = end.min((key + 1) * BLOCK);
-        (key, (start - key * BLOCK) as usize, (stop - start) as usize)
+    (position / block..end.div_ceil(block)).map(move |key| {
+        let start = position.max(key * block);
+        let stop = end.min((key + 1) * block);
+        (key, (start - key * block) as usize, (stop - start) as usize)
     })
 }
 
 impl RangeHome for Blocks {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, Error> {
         let mut done = 0;
-        for (key, at, length) in parts(position, out.len() as u64) {
+        for (key, at, length) in parts(self.block, position, out.len() as u64) {
             let target = &mut out[done..done + length];
             done += length;
             match tree::floor_now(&self.content, root, key) {
@@ -51,7 +51,7 @@ impl RangeHome for Blocks {
     ) -> BoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let mut done = 0;
-            for (key, at, length) in parts(position, out.len() as u64) {
+            for (key, at, length) in parts(self.block, position, out.len() as u64) {
                 let target = &mut out[done..done + length];
                 done += length;
                 match tree::get(&self.content, root, key).await? {
@@ -83,12 +83,13 @@ impl RangeHome for Blocks {
                 assert!(fold.span > 0 && fold.position >= last, "folds ascend and do not overlap");
                 last = fold.position + fold.span;
                 let mut done = 0;
-                for (key, at, length) in parts(fold.position, fold.span) {
+                for (key, at, length) in parts(self.block, fold.position, fold.span) {
                     if let std::collections::btree_map::Entry::Vacant(entry) = blocks.entry(key) {
-                        let block = entry.insert(vec![0; BLOCK as usize]);
-                        if let (true, Some(pointer)) =
-                            (length < BLOCK as usize, tree::get(&self.content, root, key).await?)
-                        {
+                        let block = entry.insert(vec![0; self.block as usize]);
+                        if let (true, Some(pointer)) = (
+                            length < self.block as usize,
+                            tree::get(&self.content, root, key).await?,
+                        ) {
                             block.copy_from_slice(&self.content.read(&pointer, Class::Data).await?);
                         }
                     }
@@ -111,7 +112,7 @@ impl RangeHome for Blocks {
     }
 
     fn bytes_of(&self, keys: std::ops::Range<u64>) -> std::ops::Range<u64> {
-        keys.start.saturating_mul(BLOCK)..keys.end.saturating_mul(BLOCK)
+        keys.start.saturating_mul(self.block)..keys.end.saturating_mul(self.block)
     }
 
     fn extents<'a>(
@@ -122,10 +123,10 @@ impl RangeHome for Blocks {
     ) -> BoxFuture<'a, Result<Vec<Extent>, Error>> {
         Box::pin(async move {
             let mut extents = Vec::new();
-            for (key, at, length) in parts(position, span) {
+            for (key, at, length) in parts(self.block, position, span) {
                 let data = tree::get(&self.content, root, key).await?.is_some();
                 extents.push(Extent {
-                    position: key * BLOCK + at as u64,
+                    position: key * self.block + at as u64,
                     span: length as u64,
                     data,
                 });

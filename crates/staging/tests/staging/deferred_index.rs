@@ -1,6 +1,6 @@
 //! A volume that comes back with many unfinished changes takes writes before they are listed.
 
-use crate::bed::{Node, Setup, done, read, until};
+use crate::bed::{BLOCK, Node, Setup, done, read, until};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
@@ -10,7 +10,6 @@ use rekindle_staging::{Ack, Error, Policy, Staged, Written};
 use std::sync::Arc;
 use std::time::Duration;
 
-const BLOCK: u64 = 4096;
 const CHANGES: u64 = 100;
 
 async fn start(env: &Env, store: &Store, ack: Ack) -> Node {

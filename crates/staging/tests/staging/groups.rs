@@ -1,6 +1,6 @@
 //! Groups of changes: recovered as wholes, and given up as wholes.
 
-use crate::bed::{NODE, Node, Setup, done, read};
+use crate::bed::{BLOCK, NODE, Node, Setup, done, read};
 use crate::damage::find;
 use rekindle_base::{Generation, SegmentId, Serial, VolumeId};
 use rekindle_datastore::Store;
@@ -11,8 +11,6 @@ use rekindle_env::sim::{Faults, World};
 use rekindle_log::{Append, Change, Position};
 use rekindle_staging::{Accepted, Ack, Home, Policy, Vault};
 use std::time::Duration;
-
-const BLOCK: u64 = 4096;
 
 async fn start(env: &Env, store: &Store) -> Node {
     let mut setup = Setup::new(Policy::Back, Ack::Flash);

@@ -1,12 +1,12 @@
 //! A sweep beside slow readers and slow commits: the chunks that they can reach stay until they
 //! have ended.
 
-use crate::bed::{NODE, Node, Setup, done};
+use crate::bed::{BLOCK, NODE, Node, Setup, done};
 use crate::blocks::Blocks;
 use futures_util::future::join;
 use rekindle_base::VolumeId;
 use rekindle_content::sweep::{
-    Budget, Kept, Look, Options, Roots, Source, SourceId, Sources, Sweeper, Written,
+    Budget, KeptRoot, Look, Options, Roots, Source, SourceId, Sources, Sweeper, Written,
 };
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
@@ -94,7 +94,7 @@ impl Roots for Present {
         Box::pin(async move {
             let held = self.0.read::<Vault>(&Vault::key(VolumeId([1; 16]))).await?;
             let root = held.and_then(|held| held.value.root);
-            let roots = root.into_iter().map(|root| Kept { root, until: None }).collect();
+            let roots = root.into_iter().map(|root| KeptRoot { root, until: None }).collect();
             let source = Source { tag: None, roots };
             let records = [(SourceId([1; 16]), source)].into();
             Ok(Sources { records, ..Sources::default() })
@@ -143,8 +143,8 @@ fn what_a_slow_reader_can_reach_is_not_swept_before_it_has_ended() {
             let node = Node::start(env, &setup, &store, Plan::default()).await;
             let key = Vault::key(VolumeId([1; 16]));
             let held = node.writer.read::<Vault>(&key).await.unwrap().unwrap();
-            let blocks = Blocks { content: node.content.clone() };
-            let cold = Blocks { content: cold(env, &setup, &store) };
+            let blocks = Blocks { content: node.content.clone(), block: BLOCK };
+            let cold = Blocks { content: cold(env, &setup, &store), block: BLOCK };
             let home = Home::Range(Arc::new(Slow { env: env.clone(), blocks, cold }));
             let volume = node.staging.open(held, home).await.unwrap();
             let reader = async {
@@ -185,7 +185,7 @@ fn what_a_batch_has_written_is_not_swept_before_its_vault_is_written() {
         let content = cold(env, &setup, &store);
         let root = node.vault(1).await.root;
         let mut bytes = [0; 4096];
-        Blocks { content }.read(&root, 0, &mut bytes, false).await.unwrap();
+        Blocks { content, block: BLOCK }.read(&root, 0, &mut bytes, false).await.unwrap();
         assert_eq!(bytes, [2; 4096]);
     });
 }

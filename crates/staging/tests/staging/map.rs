@@ -64,10 +64,10 @@ impl Op {
 /// The home of a map: the visible changes that the root does not have, in RAM.
 pub struct Map {
     content: Content,
-    state: Mutex<State>,
+    state: Mutex<MapState>,
 }
 
-struct State {
+struct MapState {
     /// The last outcome of each key that the root does not have, and its serial.
     newer: BTreeMap<u64, (Serial, Option<Bytes>)>,
     /// The last visible record.
@@ -80,7 +80,7 @@ impl Map {
     /// Makes the home of a map. Reads nothing: a kind opens its volumes by a plain call.
     pub fn new(content: &Content, vault: &Vault) -> Arc<Map> {
         let (root, checkpoint) = (vault.root, vault.checkpoint);
-        let state = State { newer: BTreeMap::new(), last: checkpoint, root, checkpoint };
+        let state = MapState { newer: BTreeMap::new(), last: checkpoint, root, checkpoint };
         Arc::new(Map { content: content.clone(), state: Mutex::new(state) })
     }
 

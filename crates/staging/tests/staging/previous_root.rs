@@ -1,8 +1,7 @@
 //! The previous root: a salvage goes back to it before it gives anything up, and keeping it has no
 //! other effect.
 
-use crate::bed::{MIB, Node, Setup, done, read, until};
-use crate::blocks::BLOCK;
+use crate::bed::{BLOCK, MIB, Node, Setup, done, read, until};
 use crate::salvage::{block, damage, refusal};
 use bytes::Bytes;
 use rekindle_base::Kind;

@@ -1,7 +1,6 @@
 //! Salvage of a volume in service: lost bytes are quarantined exactly, everything else goes on.
 
-use crate::bed::{Node, Setup, done, read};
-use crate::blocks::BLOCK;
+use crate::bed::{BLOCK, Node, Setup, done, read};
 use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_content::tree;

@@ -22,7 +22,7 @@ use rekindle_staging::Vault;
 use std::sync::Arc;
 
 /// The state that a client finds.
-enum Found {
+enum Entrance {
     Held(Handle),
     /// Another task must end first: the attach of this number, or a task of another kind.
     Wait(Waiting, Option<u64>),
@@ -50,9 +50,11 @@ pub(crate) async fn attach_as(
         let entry = inner.entry(name);
         let (changes, attempt) = match look(inner, &entry)? {
             None => continue,
-            Some(Found::Held(handle)) => return is_wanted(handle.vault(), wanted).map(|()| handle),
-            Some(Found::Wait(changes, attempt)) => (changes, attempt),
-            Some(Found::Attach(attaching, changes, attempt)) => {
+            Some(Entrance::Held(handle)) => {
+                return is_wanted(handle.vault(), wanted).map(|()| handle);
+            }
+            Some(Entrance::Wait(changes, attempt)) => (changes, attempt),
+            Some(Entrance::Attach(attaching, changes, attempt)) => {
                 // With a cached vault the attach is mostly a plain call. Only an attach that must
                 // wait goes to the background.
                 let mut work = Box::pin(carry_out(attaching, wanted));
@@ -96,7 +98,7 @@ pub(crate) async fn welcome(inner: Arc<Inner>) {
 }
 
 /// Looks at an entry; `None` when it has left the registry meanwhile.
-fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Found>, Error> {
+fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Entrance>, Error> {
     let mut inside = entry.inside.lock();
     if inside.retired {
         return Ok(None);
@@ -104,21 +106,21 @@ fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Found>, Error> 
     inner.observe(entry, &mut inside);
     Ok(Some(match inside.machine.state() {
         State::Attached | State::Stalled => match &inside.live {
-            Some(live) => Found::Held(live.hold()),
+            Some(live) => Entrance::Held(live.hold()),
             None => return Err(Error::Interrupted(entry.name.clone())),
         },
-        State::Attaching => Found::Wait(entry.subscribe(), Some(inside.attempts)),
+        State::Attaching => Entrance::Wait(entry.subscribe(), Some(inside.attempts)),
         State::Salvaging => {
             // A volume that a client waits for is salvaged first. Its outcome is this client's,
             // too.
             inner.salvager.raise(&entry.name, inner.env.now());
-            Found::Wait(entry.subscribe(), Some(inside.attempts))
+            Entrance::Wait(entry.subscribe(), Some(inside.attempts))
         }
-        State::Offlining | State::Deleted => Found::Wait(entry.subscribe(), None),
+        State::Offlining | State::Deleted => Entrance::Wait(entry.subscribe(), None),
         State::Unattached | State::Preattached | State::Error => {
             let attaching = Claim::enter(inner, entry, &mut inside, Event::Attach, "first client")?;
             inside.attempts += 1;
-            Found::Attach(attaching, entry.subscribe(), inside.attempts)
+            Entrance::Attach(attaching, entry.subscribe(), inside.attempts)
         }
     }))
 }

@@ -1,4 +1,5 @@
-//! What a person does to a volume: create, list, rename, resize, remove, restore, roll back, pin.
+//! The commands of a user for a volume: create, list, rename, resize, remove, restore, roll back,
+//! pin.
 //!
 //! [`rest`] is common to those that need the volume out of service first.
 

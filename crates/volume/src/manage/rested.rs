@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 /// seed looks at them in the same order.
 pub(crate) type Names = BTreeMap<String, Option<Tag>>;
 
-/// What a reaping knows of the volumes that it left as they were.
+/// The volumes that a reaping left as they were.
 pub(crate) type Rested = HashMap<VolumeId, Rest>;
 
 /// A volume for which there is nothing to do, as long as the lists show both of its records as they

@@ -7,7 +7,7 @@ use crate::registry::Inner;
 use crate::registry::entry::Entry;
 use rekindle_base::{Serial, VolumeId};
 use rekindle_content::Pointer;
-use rekindle_content::sweep::{Kept, Look, Source, SourceId, Sources, Written};
+use rekindle_content::sweep::{KeptRoot, Look, Source, SourceId, Sources, Written};
 use rekindle_datastore::{Tag, key};
 use rekindle_env::Timestamp;
 use rekindle_staging::versions::CLOCK_SURE;
@@ -79,7 +79,7 @@ pub(crate) async fn look(
     Ok(found)
 }
 
-/// How vaults are looked at, for a task of its own: see [`Look`].
+/// The owned form of a [`Look`], for a task of its own.
 pub(crate) enum Looked {
     Listed,
     Told(BTreeSet<SourceId>),
@@ -173,13 +173,13 @@ async fn is_lost(
 
 /// Returns the root of the content, and of the kept earlier contents from a checkpoint on. A volume
 /// in the trash keeps its own.
-fn roots_of(vault: &Vault, from: Serial) -> Vec<Kept> {
-    let mut roots: Vec<Kept> =
-        vault.root.iter().map(|root| Kept { root: *root, until: None }).collect();
+fn roots_of(vault: &Vault, from: Serial) -> Vec<KeptRoot> {
+    let mut roots: Vec<KeptRoot> =
+        vault.root.iter().map(|root| KeptRoot { root: *root, until: None }).collect();
     let is_kept = |version: &&Version| version.checkpoint >= from;
     roots.extend(vault.versions.iter().filter(is_kept).filter_map(|version| {
         let until = Some(Timestamp(versions::reached_until(version)));
-        Some(Kept { root: version.root?, until })
+        Some(KeptRoot { root: version.root?, until })
     }));
     roots
 }

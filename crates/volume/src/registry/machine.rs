@@ -244,7 +244,7 @@ impl Event {
 
 /// A change of state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct StateChange {
     pub volume: String,
     pub from: State,
     pub event: Event,
@@ -274,7 +274,7 @@ pub struct Machine {
     volume: String,
     state: State,
     since: Moment,
-    history: VecDeque<Change>,
+    history: VecDeque<StateChange>,
 }
 
 impl Machine {
@@ -303,7 +303,7 @@ impl Machine {
 
     /// Returns the last changes, oldest first.
     #[must_use]
-    pub fn history(&self) -> &VecDeque<Change> {
+    pub fn history(&self) -> &VecDeque<StateChange> {
         &self.history
     }
 
@@ -314,7 +314,7 @@ impl Machine {
         cause: &str,
         now: Moment,
         at: Timestamp,
-    ) -> Result<&Change, Unlawful> {
+    ) -> Result<&StateChange, Unlawful> {
         let Some(to) = next(self.state, event) else {
             return Err(Unlawful { volume: self.volume.clone(), state: self.state, event });
         };
@@ -322,7 +322,7 @@ impl Machine {
         if self.history.len() == limits::HISTORY_MAX {
             self.history.pop_front();
         }
-        self.history.push_back(Change {
+        self.history.push_back(StateChange {
             volume: self.volume.clone(),
             from: self.state,
             event,

@@ -13,7 +13,7 @@ use crate::manage::names::{LastNames, SeenVaults};
 use crate::manage::rested::Rested;
 use crate::registry::active_volumes::ActiveVolumes;
 use crate::registry::entry::{Entry, Inside, Live, Step};
-use crate::registry::machine::{Change, Event, State, TABLE};
+use crate::registry::machine::{Event, State, StateChange, TABLE};
 use crate::registry::name_locks::NameLocks;
 use crate::registry::transitional::Stuck;
 use crate::repair::salvage::Salvager;
@@ -77,7 +77,7 @@ pub(crate) struct Inner {
     pub active_volumes: Arc<ActiveVolumes>,
     /// The beginning of this life.
     began: Moment,
-    events: broadcast::Sender<Change>,
+    events: broadcast::Sender<StateChange>,
 }
 
 impl Inner {
@@ -202,7 +202,7 @@ impl Inner {
         Ok(())
     }
 
-    fn count(&self, change: &Change) {
+    fn count(&self, change: &StateChange) {
         let row = machine::row(change.from, change.event).expect("it was lawful");
         let (times, time) = &self.taken[row];
         times.fetch_add(1, Ordering::Relaxed);
@@ -248,7 +248,7 @@ impl Inner {
             .collect()
     }
 
-    pub fn watch(&self) -> broadcast::Receiver<Change> {
+    pub fn watch(&self) -> broadcast::Receiver<StateChange> {
         self.events.subscribe()
     }
 

@@ -1,4 +1,4 @@
-//! A test node on any given machine, whose volumes have one chunk each.
+//! A test node on any given machine, whose volumes have one block each.
 
 use crate::manage::roots;
 use crate::*;
@@ -7,92 +7,20 @@ use parking_lot::Mutex;
 use rekindle_base::units::MIB;
 use rekindle_base::{Incarnation, Kind, NodeId};
 use rekindle_content::sweep::Sources;
-use rekindle_content::tree::Root;
-use rekindle_content::{Batch, Class, Compression, Content};
+use rekindle_content::tree::{self, Root};
+use rekindle_content::{Compression, Content, Pointer};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_datastore::{Datastore, Store, Version};
 use rekindle_env::BoxFuture;
 use rekindle_log::Log;
-use rekindle_staging::{Error as StagingError, Extent, Fold, RangeHome, Vault, Written};
+use rekindle_staging::{Error as StagingError, Vault, Written};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub const NODE: NodeId = NodeId([7; 16]);
 pub const SIZE: u64 = 64 << 10;
-
-/// A home in which the whole volume is one chunk; the root points to it.
-pub struct OneChunk {
-    pub content: Content,
-}
-
-impl OneChunk {
-    async fn load(&self, root: &Root) -> Result<Vec<u8>, StagingError> {
-        Ok(match root {
-            None => vec![0; SIZE as usize],
-            Some(pointer) => self.content.read(pointer, Class::Data).await?.to_vec(),
-        })
-    }
-}
-
-impl RangeHome for OneChunk {
-    fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
-        let chunk = match root {
-            None => Some(Bytes::from(vec![0; SIZE as usize])),
-            Some(pointer) => self.content.read_now(pointer),
-        };
-        let Some(chunk) = chunk else { return Ok(false) };
-        out.copy_from_slice(&chunk[position as usize..position as usize + out.len()]);
-        Ok(true)
-    }
-
-    fn read<'a>(
-        &'a self,
-        root: &'a Root,
-        position: u64,
-        out: &'a mut [u8],
-        _keep: bool,
-    ) -> BoxFuture<'a, Result<(), StagingError>> {
-        Box::pin(async move {
-            let chunk = self.load(root).await?;
-            out.copy_from_slice(&chunk[position as usize..position as usize + out.len()]);
-            Ok(())
-        })
-    }
-
-    fn fold<'a>(
-        &'a self,
-        batch: &'a mut Batch,
-        root: &'a Root,
-        changes: &'a [Fold],
-    ) -> BoxFuture<'a, Result<Root, StagingError>> {
-        Box::pin(async move {
-            let mut chunk = self.load(root).await?;
-            for change in changes {
-                let begin = change.position as usize;
-                change.source.read(0, &mut chunk[begin..begin + change.span as usize]).await?;
-            }
-            Ok(Some(batch.write(Class::Data, chunk.into(), &[]).await?))
-        })
-    }
-
-    fn bytes_of(&self, _keys: std::ops::Range<u64>) -> std::ops::Range<u64> {
-        0..SIZE
-    }
-
-    fn extents<'a>(
-        &'a self,
-        root: &'a Root,
-        position: u64,
-        span: u64,
-    ) -> BoxFuture<'a, Result<Vec<Extent>, StagingError>> {
-        Box::pin(async move {
-            self.load(root).await?;
-            Ok(vec![Extent { position, span, data: true }])
-        })
-    }
-}
 
 /// One life of a node.
 pub struct Bed {
@@ -102,6 +30,7 @@ pub struct Bed {
     pub writer: Writer,
     pub cache: Option<Arc<crate::WarmRecordCache>>,
     pub volumes: Volumes,
+    pub content: Content,
     pub log: Log,
 }
 
@@ -178,12 +107,12 @@ impl Bed {
         let volumes = Volumes::open(Parts {
             env: env.clone(),
             writer: writer.clone(),
-            content,
+            content: content.clone(),
             staging,
             kinds: super::kinds::kinds(),
             read_ahead: false,
         });
-        Self { env, store, faults, writer, cache, volumes, log }
+        Self { env, store, faults, writer, cache, volumes, content, log }
     }
 
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
@@ -212,6 +141,12 @@ impl Bed {
     /// Reads a vault from the store.
     pub async fn vault(&self, name: &str) -> Vault {
         records::find(&self.writer, name).await.unwrap().value
+    }
+
+    /// Returns the place of a volume's only chunk.
+    pub async fn chunk(&self, name: &str) -> Pointer {
+        let root = self.vault(name).await.root;
+        tree::get(&self.content, &root, 0).await.unwrap().expect("it was written")
     }
 }
 

@@ -1,7 +1,8 @@
 //! Two kinds of volumes for tests, one of byte ranges and one of records, and tests of the door for
 //! kinds.
 
-use super::bed::{Bed, OneChunk, kind, read, spec, write};
+use super::bed::{Bed, SIZE, kind, read, spec, write};
+use super::blocks::Blocks;
 use super::map::{self, Map, Op, Values};
 use crate::registry::machine::State;
 use crate::{Error, Handle, Kind, Kinds, OpenedHome, Outcome, Sizes, Spec, Volumes};
@@ -39,7 +40,7 @@ impl Kind for Plain {
         }
     }
     fn open(&self, content: &Content, _vault: &Vault) -> Result<OpenedHome, String> {
-        Ok(OpenedHome::Range(Arc::new(OneChunk { content: content.clone() })))
+        Ok(OpenedHome::Range(Arc::new(Blocks { content: content.clone(), block: SIZE })))
     }
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None
@@ -113,7 +114,7 @@ async fn values(bed: &Bed, name: &str) -> Values {
     map::read(handle.staged()).await.unwrap()
 }
 
-/// What a map is after these changes.
+/// The values of a map after these changes.
 fn after(ops: &[Op]) -> Values {
     let mut values = Values::new();
     ops.iter().for_each(|op| op.apply(&mut values));

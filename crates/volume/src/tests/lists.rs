@@ -4,12 +4,12 @@ use super::bed::{Bed, spec, write};
 use crate::*;
 use rekindle_base::NodeId;
 use rekindle_datastore::backend::mem::Mem;
-use rekindle_datastore::layer::meter::{self, Call, Meter, Part};
+use rekindle_datastore::layer::meter::{self, Call, Meter, StorePart};
 use rekindle_env::sim::{Faults, World};
 use std::path::Path;
 
 fn gets(meter: &Meter) -> u64 {
-    meter.requests(Part::Records, Call::Get)
+    meter.requests(StorePart::Records, Call::Get)
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn names_are_those_of_one_kind_and_clients_at_once_share_a_list() {
         assert_eq!(*bed.volumes.names("block").await.unwrap(), ["a", "b"]);
         assert_eq!(*bed.volumes.names("map").await.unwrap(), ["m"]);
 
-        let lists = || meter.requests(Part::Records, Call::List);
+        let lists = || meter.requests(StorePart::Records, Call::List);
         let before = lists();
         let one = bed.volumes.names("block").await.unwrap();
         let cost = lists() - before;

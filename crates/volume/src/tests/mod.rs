@@ -1,6 +1,8 @@
 //! Tests of volumes on a simulated machine and a store in memory.
 
 mod bed;
+#[path = "../../../staging/tests/staging/blocks.rs"]
+mod blocks;
 mod collecting;
 mod crash;
 mod damage;

@@ -32,11 +32,11 @@ async fn planted(env: &Env, store: &Store, names: &[&str]) -> Bed {
 
 /// Flips a byte of a volume's content.
 async fn damage(bed: &Bed, name: &str) {
-    let root = bed.vault(name).await.root.unwrap();
-    let key = rekindle_content::pack::key(root.pack);
+    let chunk = bed.chunk(name).await;
+    let key = rekindle_content::pack::key(chunk.pack);
     let (object, _) = bed.store.get(&key).await.unwrap();
     let mut object = object.to_vec();
-    object[root.offset as usize + 1000] ^= 1;
+    object[chunk.offset as usize + 1000] ^= 1;
     bed.store.put(&key, Bytes::from(object)).await.unwrap();
 }
 
@@ -126,7 +126,7 @@ fn what_is_absent_is_waited_for_through_restarts_and_costs_nothing_when_it_comes
         let bed = planted(&world.env(), &store, &["a"]).await;
         bed.env.spawn("salvager", bed.volumes.salvager());
         let root = bed.vault("a").await.root;
-        let key = rekindle_content::pack::key(root.unwrap().pack);
+        let key = rekindle_content::pack::key(bed.chunk("a").await.pack);
         let (object, _) = store.get(&key).await.unwrap();
         store.delete(&key).await.unwrap();
         let handle = bed.volumes.attach("a").await.unwrap();

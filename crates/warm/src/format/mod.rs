@@ -37,4 +37,4 @@ pub(crate) fn is_ours(page: &[u8]) -> bool {
 pub use header::BadHeader;
 pub(crate) use header::{HEADER_BYTES, HEADER_COPY_AT, Header};
 pub use record::Label;
-pub(crate) use record::{LabelBytes, RECORD_BYTES, State, durable_pack, durable_unpack};
+pub(crate) use record::{LabelBytes, Published, RECORD_BYTES, durable_pack, durable_unpack};

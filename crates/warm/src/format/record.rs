@@ -79,7 +79,7 @@ impl LabelBytes {
 
 /// The published part of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct State {
+pub(crate) struct Published {
     /// Bytes from the slot's beginning.
     pub(crate) front: u32,
     /// Bytes that end where the foot begins.
@@ -88,8 +88,8 @@ pub(crate) struct State {
     pub(crate) foot: bool,
 }
 
-impl State {
-    /// Lengths only; the check is added by [`State::pack`].
+impl Published {
+    /// Lengths only; the check is added by [`Published::pack`].
     pub(crate) fn word(self) -> u64 {
         assert!(
             self.front.is_multiple_of(GRAIN) && self.back.is_multiple_of(GRAIN),
@@ -99,9 +99,13 @@ impl State {
         u64::from(self.front / GRAIN) | (u64::from(self.back / GRAIN) << LENGTH_BITS) | foot
     }
 
-    pub(crate) fn from_word(word: u64) -> State {
+    pub(crate) fn from_word(word: u64) -> Published {
         let grains = |bits: u64| u32::try_from(bits & LENGTH_MASK).expect("18 bits") * GRAIN;
-        State { front: grains(word), back: grains(word >> LENGTH_BITS), foot: word & FOOT_BIT != 0 }
+        Published {
+            front: grains(word),
+            back: grains(word >> LENGTH_BITS),
+            foot: word & FOOT_BIT != 0,
+        }
     }
 
     pub(crate) fn pack(self, segment: SegmentId) -> u64 {
@@ -110,9 +114,9 @@ impl State {
     }
 
     /// The lengths, if the word was stored for `segment` and they fit a slot.
-    pub(crate) fn unpack(packed: u64, segment: SegmentId, slot_bytes: u32) -> Option<State> {
+    pub(crate) fn unpack(packed: u64, segment: SegmentId, slot_bytes: u32) -> Option<Published> {
         let word = packed & ((1 << CHECK_SHIFT) - 1);
-        let state = State::from_word(word);
+        let state = Published::from_word(word);
         let fits = state.front + state.back + crate::limits::FOOT_BYTES <= slot_bytes;
         (packed != 0 && packed >> CHECK_SHIFT == check(segment, word) && state.front > 0 && fits)
             .then_some(state)
@@ -150,16 +154,16 @@ mod tests {
     proptest! {
         #[test]
         fn a_state_survives_its_word(front in 1u32..100_000, back in 0u32..31_000, foot: bool, segment: u64) {
-            let state = State { front: front * GRAIN, back: back * GRAIN, foot };
+            let state = Published { front: front * GRAIN, back: back * GRAIN, foot };
             let packed = state.pack(SegmentId(segment));
-            prop_assert_eq!(State::unpack(packed, SegmentId(segment), crate::limits::SLOT_BYTES_MAX), Some(state));
-            prop_assert_eq!(State::unpack(packed, SegmentId(segment), 64), None);
+            prop_assert_eq!(Published::unpack(packed, SegmentId(segment), crate::limits::SLOT_BYTES_MAX), Some(state));
+            prop_assert_eq!(Published::unpack(packed, SegmentId(segment), 64), None);
             prop_assert_eq!(durable_unpack(durable_pack(front, SegmentId(segment)), SegmentId(segment)), front);
         }
 
         #[test]
         fn any_word_is_read_without_panic(word: u64, segment: u64) {
-            let _ = State::unpack(word, SegmentId(segment), crate::limits::SLOT_BYTES_MAX);
+            let _ = Published::unpack(word, SegmentId(segment), crate::limits::SLOT_BYTES_MAX);
             let _ = durable_unpack(word, SegmentId(segment));
         }
     }

@@ -37,18 +37,18 @@ pub(super) struct Sets {
 
 /// A set that no thread writes meanwhile.
 pub(super) struct Shared<'a> {
-    place: Place<'a>,
+    place: HeldSet<'a>,
     _lock: RwLockReadGuard<'a, ()>,
 }
 
 /// A set that no other thread reads or writes meanwhile.
 pub(super) struct Exclusive<'a> {
-    place: Place<'a>,
+    place: HeldSet<'a>,
     _lock: RwLockWriteGuard<'a, ()>,
 }
 
 /// A set whose lock is held.
-pub(super) struct Place<'a> {
+pub(super) struct HeldSet<'a> {
     sets: &'a Sets,
     set: usize,
 }
@@ -106,13 +106,13 @@ impl Sets {
     pub(super) fn read(&self, set: usize) -> Shared<'_> {
         assert!(set < self.count, "there is such a set");
         let lock = self.stripes[set % STRIPES].read();
-        Shared { place: Place { sets: self, set }, _lock: lock }
+        Shared { place: HeldSet { sets: self, set }, _lock: lock }
     }
 
     pub(super) fn write(&self, set: usize) -> Exclusive<'_> {
         assert!(set < self.count, "there is such a set");
         let lock = self.stripes[set % STRIPES].write();
-        Exclusive { place: Place { sets: self, set }, _lock: lock }
+        Exclusive { place: HeldSet { sets: self, set }, _lock: lock }
     }
 
     fn at(&self, offset: usize) -> *mut u8 {
@@ -121,20 +121,20 @@ impl Sets {
 }
 
 impl<'a> std::ops::Deref for Shared<'a> {
-    type Target = Place<'a>;
-    fn deref(&self) -> &Place<'a> {
+    type Target = HeldSet<'a>;
+    fn deref(&self) -> &HeldSet<'a> {
         &self.place
     }
 }
 
 impl<'a> std::ops::Deref for Exclusive<'a> {
-    type Target = Place<'a>;
-    fn deref(&self) -> &Place<'a> {
+    type Target = HeldSet<'a>;
+    fn deref(&self) -> &HeldSet<'a> {
         &self.place
     }
 }
 
-impl Place<'_> {
+impl HeldSet<'_> {
     /// Number of the set.
     pub(super) fn number(&self) -> usize {
         self.set

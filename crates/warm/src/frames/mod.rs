@@ -23,7 +23,7 @@ mod tests;
 
 use crate::format::{FrameWord, KEY_BYTES, SET_FRAMES, frame_crc, key_hash, mark};
 use crate::limits::{FRAME_BYTES, WAYS};
-use memory::{Exclusive, Place, Sets};
+use memory::{Exclusive, HeldSet, Sets};
 pub(crate) use memory::{bytes_of, place_of, set_bytes};
 use rekindle_env::Region;
 use stats::Counters;
@@ -259,7 +259,7 @@ impl Frames {
 
 impl Inner {
     /// The bytes of a frame, if they are sound; verified at their first use.
-    fn verified<'a>(&self, set: &'a Place<'_>, way: usize, word: u64) -> Option<&'a [u8]> {
+    fn verified<'a>(&self, set: &'a HeldSet<'_>, way: usize, word: u64) -> Option<&'a [u8]> {
         let frame = FrameWord::unpack(word)?;
         let bytes = set.bytes(way, usize::from(frame.length))?;
         if set.verified(way) != word {
@@ -281,7 +281,7 @@ const HANDS_SHIFT: u32 = 16;
 const EVICTED_SHIFT: u32 = 16;
 const _: () = assert!(SET_FRAMES == HANDS_SHIFT as usize, "the bits do not overlap");
 
-fn set_used(set: &Place<'_>, way: usize) {
+fn set_used(set: &HeldSet<'_>, way: usize) {
     // Reads before it writes: a frame that is used all the time is not written to all the time.
     if set.clock().load(Ordering::Relaxed) & (1 << way) == 0 {
         set.clock().fetch_or(1 << way, Ordering::Relaxed);
@@ -289,7 +289,7 @@ fn set_used(set: &Place<'_>, way: usize) {
 }
 
 /// The frame with this key, and its word.
-fn find(set: &Place<'_>, hash: u32, key: &Key) -> Option<(usize, u64)> {
+fn find(set: &HeldSet<'_>, hash: u32, key: &Key) -> Option<(usize, u64)> {
     (0..SET_FRAMES).map(|way| (way, set.word(way))).find(|(way, word)| {
         FrameWord::unpack(*word).is_some_and(|frame| frame.mark == mark(hash))
             && set.key(*way) == key

@@ -2,10 +2,11 @@
 
 use super::*;
 use bytes::Bytes;
+use rekindle_base::random::Random;
 use rekindle_content::Class;
 use rekindle_content::sweep::{Budget, Options, SweepStatus, Sweeper};
 use rekindle_datastore::key;
-use rekindle_datastore::layer::meter::{self, Call, Meter, Part};
+use rekindle_datastore::layer::meter::{self, Call, Meter, StorePart};
 use rekindle_env::sim::Stop;
 use rekindle_volume::Reaped;
 
@@ -50,12 +51,9 @@ impl Bed {
     async fn write(&self, name: &str, seed: u8) {
         let device = Device::attach(&self.volumes, name).await.unwrap();
         // Bytes that neither repeat nor compress.
-        let mut state = name.bytes().fold(u64::from(seed), |sum, byte| sum * 31 + u64::from(byte));
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 56) as u8
-        };
-        let data: Vec<u8> = (0..SIZE).map(|_| next()).collect();
+        let number = name.bytes().fold(u64::from(seed), |sum, byte| sum * 31 + u64::from(byte));
+        let mut data = vec![0; SIZE as usize];
+        Random::new(number).fill(&mut data);
         done(&device, device.write(0, &data, false)).await;
     }
 
@@ -73,7 +71,11 @@ impl Bed {
     async fn sweep(&self) -> (u64, Reaped, SweepStatus) {
         let reads = || {
             let of = |part| [Call::Get, Call::GetRange].map(|call| self.meter.requests(part, call));
-            [Part::Records, Part::Data, Part::Metadata].map(of).as_flattened().iter().sum::<u64>()
+            [StorePart::Records, StorePart::Data, StorePart::Metadata]
+                .map(of)
+                .as_flattened()
+                .iter()
+                .sum::<u64>()
         };
         let before = reads();
         let reaped = self.volumes.reap_orphans().await.unwrap();

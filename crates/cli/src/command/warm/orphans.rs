@@ -23,7 +23,7 @@ const FOLDER: &str = "/dev/shm";
 
 /// An arena, with its state.
 #[derive(Debug, Serialize)]
-struct Found {
+struct FoundArena {
     path: PathBuf,
     /// Memory that it takes, bytes.
     bytes: u64,
@@ -69,7 +69,7 @@ pub fn list(common: &Common) -> Outcome<u8> {
 pub fn drop(common: &Common) -> Outcome<u8> {
     let mut orphans = find(Path::new(FOLDER));
     orphans.retain(|arena| arena.state == "orphan");
-    let (kept, gone): (Vec<Found>, Vec<Found>) =
+    let (kept, gone): (Vec<FoundArena>, Vec<FoundArena>) =
         orphans.into_iter().partition(|arena| arena.only_here > 0);
     let mut freed = 0;
     for arena in &gone {
@@ -100,7 +100,7 @@ pub fn note() -> Option<String> {
     note_on(&find(Path::new(FOLDER)))
 }
 
-fn note_on(found: &[Found]) -> Option<String> {
+fn note_on(found: &[FoundArena]) -> Option<String> {
     let orphans = found.iter().filter(|arena| arena.state == "orphan");
     let (count, bytes) =
         orphans.fold((0, 0), |(count, bytes), arena| (count + 1, bytes + arena.bytes));
@@ -113,13 +113,13 @@ fn note_on(found: &[Found]) -> Option<String> {
     })
 }
 
-fn find(folder: &Path) -> Vec<Found> {
+fn find(folder: &Path) -> Vec<FoundArena> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.starts_with("rekindle-") && name.ends_with(".warm")
     };
-    let mut found: Vec<Found> = entries
+    let mut found: Vec<FoundArena> = entries
         .map(|entry| entry.path())
         .filter(names)
         .filter_map(|path| look(path).ok())
@@ -128,7 +128,7 @@ fn find(folder: &Path) -> Vec<Found> {
     found
 }
 
-fn look(path: PathBuf) -> io::Result<Found> {
+fn look(path: PathBuf) -> io::Result<FoundArena> {
     // Every user may put a link or a pipe there. Without `NONBLOCK`, the open of a pipe would wait.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(&path)?;
@@ -158,7 +158,7 @@ fn look(path: PathBuf) -> io::Result<Found> {
         (Some(node), Some(folder)) if belongs(Path::new(folder), node) => "kept",
         _ => "orphan",
     };
-    Ok(Found { path, bytes, node, folder, state, only_here })
+    Ok(FoundArena { path, bytes, node, folder, state, only_here })
 }
 
 /// Whether the folder exists and belongs to that node.

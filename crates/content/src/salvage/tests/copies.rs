@@ -98,14 +98,14 @@ fn a_void_note_leads_no_reader_and_no_node_astray() {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum CopyState {
     Sound,
     Damaged,
     Absent,
 }
 
-fn state() -> impl Strategy<Value = State> {
-    prop_oneof![2 => Just(State::Sound), 2 => Just(State::Damaged), 1 => Just(State::Absent)]
+fn state() -> impl Strategy<Value = CopyState> {
+    prop_oneof![2 => Just(CopyState::Sound), 2 => Just(CopyState::Damaged), 1 => Just(CopyState::Absent)]
 }
 
 proptest! {
@@ -131,35 +131,35 @@ proptest! {
             }
             let root = tree_of(&content, &places).await;
             let content = Content::open(env.clone(), store.clone(), config());
-            let states: Vec<State> = chunks.iter().flatten().copied().collect();
+            let states: Vec<CopyState> = chunks.iter().flatten().copied().collect();
             for ((_, place), state) in places.iter().zip(&states) {
                 let key = pack::key(place.pack);
                 match state {
-                    State::Sound => {}
-                    State::Damaged => {
+                    CopyState::Sound => {}
+                    CopyState::Damaged => {
                         damage(&store, place.pack, &[u64::from(place.offset) + 100]).await;
                     }
-                    State::Absent => store.lose(&key),
+                    CopyState::Absent => store.lose(&key),
                 }
             }
             let findings = examine(&content, &root, &mut |_| ()).await.unwrap();
             let count = |state| states.iter().filter(|found| **found == state).count();
-            assert_eq!(findings.absent(), count(State::Absent) as u64);
-            assert_eq!(findings.damages().len(), states.len() - count(State::Sound));
+            assert_eq!(findings.absent(), count(CopyState::Absent) as u64);
+            assert_eq!(findings.damages().len(), states.len() - count(CopyState::Sound));
             let (repaired, _) = salvage_with(&content, &root, may_drop).await.unwrap();
             let (mut lost, mut absent, mut hurt) = (Vec::new(), Vec::new(), Vec::new());
             for ((key, _), state) in places.iter().zip(&states) {
                 let copies = &chunks[usize::try_from(key / 10).unwrap()];
                 let keys = *key..key + 1;
-                if copies.contains(&State::Sound) {
+                if copies.contains(&CopyState::Sound) {
                     let place = get(&content, &repaired.root, *key).await.unwrap().unwrap();
                     let read = content.read_uncached(&place, Class::Data).await.unwrap();
                     assert_eq!(read, random(key / 10, 2000));
-                } else if *state == State::Damaged && may_drop >= MayDrop::Damaged
+                } else if *state == CopyState::Damaged && may_drop >= MayDrop::Damaged
                     || may_drop == MayDrop::Everything
                 {
                     lost.push(keys);
-                } else if *state == State::Damaged {
+                } else if *state == CopyState::Damaged {
                     hurt.push(keys);
                 } else {
                     absent.push(keys);

@@ -9,12 +9,12 @@
 //! reaches, and each is read once in each direction at most.
 
 use super::shelf::{Result, Trouble};
-use super::sorter::{Change, Sorter};
+use super::sorter::{CountChange, Sorter};
 use super::table::{Step, Table};
+use crate::cache::Keep;
 use crate::format::moved::Moved;
 use crate::format::tally::Note;
 use crate::name::PackMap;
-use crate::read::Keep;
 use crate::sweep::pace::Pace;
 use crate::{Class, Content, Error, Pointer, limits, pack};
 use futures_util::future::try_join_all;
@@ -93,7 +93,7 @@ impl Counter<'_> {
             let place = (&pointer.pack, pointer.spot(), pointer.share());
             if pack::class(pointer.pack) == Class::Data && !self.noted.contains_key(&pointer.pack) {
                 let by = if step == Step::Up { 1 } else { -1 };
-                let change = Change { spot: place.1, stored: place.2, by };
+                let change = CountChange { spot: place.1, stored: place.2, by };
                 self.plain.add(pointer.pack, change).await?;
                 continue;
             }

@@ -21,7 +21,7 @@ mod table;
 pub(super) use shelf::{Pen, Sheet, Shelf, Trouble};
 pub(super) use table::AllRows;
 
-use crate::format::counts::Place;
+use crate::format::counts::CountedPlace;
 use crate::format::moved::{self, Moved};
 use crate::format::tally::{self as format, FileOfCounts, Head, Heard, Note};
 use crate::name::PackSet;
@@ -54,7 +54,7 @@ pub(super) struct Tally {
     is_changed: bool,
 }
 
-/// What an update has cost.
+/// The cost of an update.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Cost {
     /// Metadata chunks that were read.
@@ -255,8 +255,9 @@ impl Tally {
     ) -> Result<()> {
         let named = self.table.places(&moved.pack).await?;
         self.head.notes.insert(moved.pack, note);
-        let is_named =
-            |spot: &Spot| named.binary_search_by_key(spot, |place: &Place| place.spot).is_ok();
+        let is_named = |spot: &Spot| {
+            named.binary_search_by_key(spot, |place: &CountedPlace| place.spot).is_ok()
+        };
         let found = moved.entries.iter().filter(|(spot, _)| is_named(spot));
         let places: Vec<Pointer> = found.map(|(_, place)| *place).collect();
         let mut counter = counter(content, pace, (&mut self.table, &self.shelf), &self.head.notes);
@@ -326,7 +327,7 @@ impl Tally {
     }
 
     /// Returns the places of a pack that are named, ascending.
-    pub(super) async fn places(&mut self, pack: &PackId) -> Result<Vec<Place>> {
+    pub(super) async fn places(&mut self, pack: &PackId) -> Result<Vec<CountedPlace>> {
         self.table.places(pack).await
     }
 

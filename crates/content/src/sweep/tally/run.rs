@@ -2,7 +2,7 @@
 
 use super::shelf::{Pen, Result, Sheet, Shelf, Trouble};
 use crate::format::counts::{
-    self, BLOCK_ROWS, Block, HEADER_BYTES, INDEX_BYTES, Place, ROW_BYTES, Row, TRAILER_BYTES,
+    self, BLOCK_ROWS, Block, CountedPlace, HEADER_BYTES, INDEX_BYTES, ROW_BYTES, Row, TRAILER_BYTES,
 };
 use rekindle_base::PackId;
 use rekindle_base::checksum::crc32c;
@@ -85,7 +85,7 @@ impl Run {
     }
 
     /// Returns the places of a row of this file.
-    pub(super) async fn places(&self, row: &Row) -> Result<Vec<Place>> {
+    pub(super) async fn places(&self, row: &Row) -> Result<Vec<CountedPlace>> {
         Ok(counts::decode_places(&self.encoded(row).await?, row)?)
     }
 
@@ -141,7 +141,7 @@ impl RunWriter {
     pub(super) async fn push(
         &mut self,
         pack: PackId,
-        places: &[Place],
+        places: &[CountedPlace],
         (blobs, hops): (u32, u8),
     ) -> Result<()> {
         let mut encoded = Vec::with_capacity(places.len() * 6);

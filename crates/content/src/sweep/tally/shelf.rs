@@ -1,4 +1,4 @@
-//! Where a tally keeps its files: a folder, or RAM when the folder's disk has no room.
+//! The place of a tally's files: a folder, or RAM when the folder's disk has no room.
 
 use crate::Error;
 use bytes::Bytes;
@@ -33,17 +33,17 @@ impl From<crate::format::Bad> for Trouble {
 
 pub(super) type Result<T> = std::result::Result<T, Trouble>;
 
-/// Where files of a tally lie.
+/// The place of a tally's files.
 #[derive(Clone)]
 pub(crate) struct Shelf {
     pub(super) env: Env,
     /// The fingerprint of the store, so that no tally of another store is believed.
     pub(super) store: [u8; 16],
-    place: Place,
+    place: Backing,
 }
 
 #[derive(Clone)]
-enum Place {
+enum Backing {
     Folder(PathBuf),
     /// RAM, at most so many bytes of files that are not dropped yet.
     Memory(Arc<Room>),
@@ -61,22 +61,22 @@ const WRITE_BYTES: usize = 1 << 20;
 
 impl Shelf {
     pub(crate) fn folder(env: &Env, store: [u8; 16], folder: &Path) -> Self {
-        Self { env: env.clone(), store, place: Place::Folder(folder.to_owned()) }
+        Self { env: env.clone(), store, place: Backing::Folder(folder.to_owned()) }
     }
 
     pub(super) fn memory(env: &Env, store: [u8; 16], bytes_max: u64) -> Self {
         let room = Arc::new(Room { taken: Mutex::new(0), bytes_max });
-        Self { env: env.clone(), store, place: Place::Memory(room) }
+        Self { env: env.clone(), store, place: Backing::Memory(room) }
     }
 
     /// Whether what is put here outlives the process.
     pub(super) fn is_kept(&self) -> bool {
-        matches!(self.place, Place::Folder(_))
+        matches!(self.place, Backing::Folder(_))
     }
 
     /// Makes the folder, if need be, and fails if its disk has no room.
     pub(crate) async fn prepare(&self) -> Result<()> {
-        let Place::Folder(folder) = &self.place else { return Ok(()) };
+        let Backing::Folder(folder) = &self.place else { return Ok(()) };
         let disk = self.env.disk();
         let made = disk.create_folder(folder).await;
         made.map_err(|error| self.trouble("its folder", &error))?;
@@ -91,7 +91,7 @@ impl Shelf {
 
     /// Names of the files that are kept.
     pub(super) async fn names(&self) -> Result<Vec<String>> {
-        let Place::Folder(folder) = &self.place else { return Ok(Vec::new()) };
+        let Backing::Folder(folder) = &self.place else { return Ok(Vec::new()) };
         match self.env.disk().list(folder).await {
             Ok(found) => Ok(found.into_iter().map(|(name, _)| name).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
@@ -101,7 +101,7 @@ impl Shelf {
 
     /// Removes a file. A file that stays is removed by a later start.
     pub(super) async fn remove(&self, name: &str) {
-        let Place::Folder(folder) = &self.place else { return };
+        let Backing::Folder(folder) = &self.place else { return };
         if let Err(error) = self.env.disk().remove(&folder.join(name)).await {
             tracing::debug!(name, %error, "a file of the tally stays behind");
         }
@@ -120,7 +120,7 @@ impl Shelf {
 
     /// Opens a file.
     pub(super) async fn open(&self, name: &str) -> Result<Sheet> {
-        let Place::Folder(folder) = &self.place else {
+        let Backing::Folder(folder) = &self.place else {
             return Err(Trouble::Doubt(format!("{name} was in RAM")));
         };
         let file = self.env.disk().open(&folder.join(name), Open::Read).await;
@@ -133,7 +133,7 @@ impl Shelf {
     /// Puts a small file in place of the one of that name: a crash leaves one of the two. The names
     /// of all files that were written before are durable then, too.
     pub(super) async fn replace(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let Place::Folder(folder) = &self.place else { return Ok(()) };
+        let Backing::Folder(folder) = &self.place else { return Ok(()) };
         let (new, old) = (folder.join(format!("{name}.new")), folder.join(name));
         let disk = self.env.disk();
         let replaced = async {
@@ -149,10 +149,10 @@ impl Shelf {
 
     fn trouble(&self, name: &str, error: &io::Error) -> Trouble {
         match &self.place {
-            Place::Folder(folder) => {
+            Backing::Folder(folder) => {
                 Trouble::Shelf(format!("{name} in {}: {error}", folder.display()))
             }
-            Place::Memory(_) => Trouble::Shelf(error.to_string()),
+            Backing::Memory(_) => Trouble::Shelf(error.to_string()),
         }
     }
 }
@@ -177,14 +177,14 @@ impl Pen {
         self.buffer.extend_from_slice(bytes);
         self.length += bytes.len() as u64;
         match &self.shelf.place {
-            Place::Folder(_) if self.buffer.len() >= WRITE_BYTES => self.flush().await,
-            Place::Memory(room) if self.length > room.bytes_max => Err(room.is_full()),
+            Backing::Folder(_) if self.buffer.len() >= WRITE_BYTES => self.flush().await,
+            Backing::Memory(room) if self.length > room.bytes_max => Err(room.is_full()),
             _ => Ok(()),
         }
     }
 
     async fn flush(&mut self) -> Result<()> {
-        let Place::Folder(folder) = &self.shelf.place else { return Ok(()) };
+        let Backing::Folder(folder) = &self.shelf.place else { return Ok(()) };
         let written = async {
             let file = match &self.file {
                 Some(file) => file.clone(),
@@ -207,8 +207,8 @@ impl Pen {
     pub(crate) async fn end(mut self, syncs: bool) -> Result<Sheet> {
         self.flush().await?;
         let medium = match &self.shelf.place {
-            Place::Memory(room) => Medium::Memory(room.take(self.buffer)?),
-            Place::Folder(_) => {
+            Backing::Memory(room) => Medium::Memory(room.take(self.buffer)?),
+            Backing::Folder(_) => {
                 let Some(file) = self.file else {
                     return Err(Trouble::Shelf(format!("{} is empty", self.name)));
                 };
@@ -236,23 +236,23 @@ impl Room {
             return Err(self.is_full());
         }
         *taken += bytes.len() as u64;
-        Ok(Bytes::from_owner(Kept { bytes, room: self.clone() }))
+        Ok(Bytes::from_owner(LeasedBytes { bytes, room: self.clone() }))
     }
 }
 
 /// Bytes in RAM that give their room back.
-struct Kept {
+struct LeasedBytes {
     bytes: Vec<u8>,
     room: Arc<Room>,
 }
 
-impl AsRef<[u8]> for Kept {
+impl AsRef<[u8]> for LeasedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Drop for Kept {
+impl Drop for LeasedBytes {
     fn drop(&mut self) {
         *self.room.taken.lock() -= self.bytes.len() as u64;
     }

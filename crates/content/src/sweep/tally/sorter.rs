@@ -9,7 +9,7 @@ use rekindle_base::checksum::crc32c;
 
 /// The change of the count of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct CountChange {
     pub(super) spot: Spot,
     pub(super) stored: u32,
     pub(super) by: i32,
@@ -25,7 +25,7 @@ const GROUP_BYTES: usize = 28;
 /// The sorter of changes.
 pub(super) struct Sorter {
     shelf: Shelf,
-    changes: Vec<(PackId, Change)>,
+    changes: Vec<(PackId, CountChange)>,
     changes_max: usize,
     parts: Vec<Sheet>,
     /// Names of the files, which the end removes.
@@ -38,7 +38,7 @@ impl Sorter {
         Self { shelf, changes: Vec::new(), changes_max, parts: Vec::new(), names: Vec::new() }
     }
 
-    pub(super) async fn add(&mut self, pack: PackId, change: Change) -> Result<()> {
+    pub(super) async fn add(&mut self, pack: PackId, change: CountChange) -> Result<()> {
         self.changes.push((pack, change));
         if self.changes.len() < self.changes_max {
             return Ok(());
@@ -117,19 +117,19 @@ impl Sorter {
     }
 }
 
-impl Change {
-    fn join(&mut self, other: &Change) {
+impl CountChange {
+    fn join(&mut self, other: &CountChange) {
         // A count has 32 bits: more than so many changes of one place cannot be right.
         self.by = self.by.saturating_add(other.by);
         self.stored = self.stored.max(other.stored);
     }
 }
 
-type Group = (PackId, Vec<Change>);
+type Group = (PackId, Vec<CountChange>);
 
 /// A source of groups, in the order of their packs.
 enum Head {
-    Ram(std::vec::IntoIter<(PackId, Change)>),
+    Ram(std::vec::IntoIter<(PackId, CountChange)>),
     File { sheet: Sheet, at: u64, buffer: Vec<u8>, taken: usize },
 }
 
@@ -182,7 +182,7 @@ impl Head {
     }
 }
 
-fn changes_of(mut bytes: &[u8], count: u32) -> Option<Vec<Change>> {
+fn changes_of(mut bytes: &[u8], count: u32) -> Option<Vec<CountChange>> {
     let mut changes = Vec::with_capacity((count as usize).min(bytes.len()));
     let mut spot = NO_SPOT;
     for _ in 0..count {
@@ -190,7 +190,7 @@ fn changes_of(mut bytes: &[u8], count: u32) -> Option<Vec<Change>> {
         let stored = u32::try_from(take_number(&mut bytes)?).ok()?;
         let folded = take_number(&mut bytes)?;
         let by = (folded >> 1).cast_signed() ^ -(folded & 1).cast_signed();
-        changes.push(Change { spot, stored, by: i32::try_from(by).ok()? });
+        changes.push(CountChange { spot, stored, by: i32::try_from(by).ok()? });
     }
     bytes.is_empty().then_some(changes)
 }
@@ -215,7 +215,7 @@ impl Merged {
         loop {
             let packs = self.groups.iter().flatten().map(|(pack, _)| *pack);
             let Some(pack) = packs.min() else { return Ok(None) };
-            let mut changes: Vec<Change> = Vec::new();
+            let mut changes: Vec<CountChange> = Vec::new();
             for (head, group) in self.heads.iter_mut().zip(&mut self.groups) {
                 if let Some((_, mut more)) = group.take_if(|(other, _)| *other == pack) {
                     changes.append(&mut more);
@@ -265,7 +265,7 @@ mod tests {
                 let mut sorter = Sorter::new(shelf.clone(), changes_max);
                 for (pack, spot, by) in &added {
                     let spot = Spot { offset: spot.0, part: Part(spot.1) };
-                    let change = Change { spot, stored: 7, by: *by };
+                    let change = CountChange { spot, stored: 7, by: *by };
                     sorter.add(PackId([*pack; 16]), change).await.unwrap();
                 }
                 let mut merged = sorter.end().await.unwrap();

@@ -3,9 +3,9 @@
 
 use super::run::{Rows, Run, RunWriter};
 use super::shelf::{Result, Shelf, Trouble};
-use super::sorter::{Change, Merged};
+use super::sorter::{CountChange, Merged};
 use crate::Spot;
-use crate::format::counts::{Place, Row};
+use crate::format::counts::{CountedPlace, Row};
 use crate::name::PackMap;
 use hashbrown::HashMap;
 use rekindle_base::PackId;
@@ -57,13 +57,13 @@ impl Counts {
         PACK_BYTES + self.places.len() * PLACE_BYTES
     }
 
-    fn sorted(&self) -> Vec<Place> {
-        let place = |(spot, count): (&Spot, &Count)| Place {
+    fn sorted(&self) -> Vec<CountedPlace> {
+        let place = |(spot, count): (&Spot, &Count)| CountedPlace {
             spot: *spot,
             count: count.count,
             stored: count.stored,
         };
-        let mut places: Vec<Place> = self.places.iter().map(place).collect();
+        let mut places: Vec<CountedPlace> = self.places.iter().map(place).collect();
         places.sort_unstable_by_key(|place| place.spot);
         places
     }
@@ -209,7 +209,7 @@ impl Table {
     }
 
     /// Finds what the files say of a pack.
-    async fn find(&mut self, pack: &PackId) -> Result<Option<(Row, Vec<Place>)>> {
+    async fn find(&mut self, pack: &PackId) -> Result<Option<(Row, Vec<CountedPlace>)>> {
         for run in self.runs.iter_mut().rev() {
             if let Some(row) = run.row(pack).await? {
                 return Ok(Some((row, run.places(&row).await?)));
@@ -219,7 +219,7 @@ impl Table {
     }
 
     /// Returns the places of a pack that are named, ascending.
-    pub(super) async fn places(&mut self, pack: &PackId) -> Result<Vec<Place>> {
+    pub(super) async fn places(&mut self, pack: &PackId) -> Result<Vec<CountedPlace>> {
         match self.open.get(pack) {
             Some(counts) => Ok(counts.sorted()),
             None => Ok(self.find(pack).await?.map(|(_, places)| places).unwrap_or_default()),
@@ -278,11 +278,11 @@ impl Table {
 }
 
 /// Applies changes, ascending, to places, ascending.
-fn changed(places: Vec<Place>, changes: &[Change]) -> Result<Vec<Place>> {
+fn changed(places: Vec<CountedPlace>, changes: &[CountChange]) -> Result<Vec<CountedPlace>> {
     let mut merged = Vec::with_capacity(places.len() + changes.len());
     let mut changes = changes.iter().peekable();
-    let new = |change: &Change| match u32::try_from(change.by) {
-        Ok(count) => Ok(Place { spot: change.spot, count, stored: change.stored }),
+    let new = |change: &CountChange| match u32::try_from(change.by) {
+        Ok(count) => Ok(CountedPlace { spot: change.spot, count, stored: change.stored }),
         Err(_) => Err(doubt("negative")),
     };
     for place in places {
@@ -293,7 +293,7 @@ fn changed(places: Vec<Place>, changes: &[Change]) -> Result<Vec<Place>> {
         let count = i64::from(place.count) + i64::from(by);
         let count = u32::try_from(count).map_err(|_| doubt("negative, or too great"))?;
         if count > 0 {
-            merged.push(Place { count, ..place });
+            merged.push(CountedPlace { count, ..place });
         }
     }
     for change in changes {

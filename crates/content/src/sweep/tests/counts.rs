@@ -4,7 +4,7 @@ use super::*;
 use crate::sweep::pace::Pace;
 use crate::sweep::tally::Tally;
 use proptest::prelude::*;
-use rekindle_datastore::layer::meter::{self, Call, Meter, Part};
+use rekindle_datastore::layer::meter::{self, Call, Meter, StorePart};
 use rekindle_env::sim::Host;
 
 /// Checks that the counts are those of a count from nothing.
@@ -205,7 +205,7 @@ impl Bed {
     async fn sweep(&self) -> (u64, SweepStatus) {
         let reads = || -> u64 {
             let of = |part| [Call::Get, Call::GetRange].map(|call| self.meter.requests(part, call));
-            [Part::Data, Part::Metadata].map(of).as_flattened().iter().sum()
+            [StorePart::Data, StorePart::Metadata].map(of).as_flattened().iter().sum()
         };
         let before = reads();
         let status = self.sweeper.run().await.unwrap();
@@ -332,5 +332,36 @@ fn a_node_whose_disk_is_full_counts_in_ram() {
         assert_eq!(status.counted_anew, None, "they are kept in RAM: {status:?}");
         recount(&sweeper).await;
         check(&env, &store, &vaults).await;
+    });
+}
+
+#[test]
+fn a_plan_tells_what_the_sweep_then_does_and_changes_nothing() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, 40).await;
+        let nothing = bed.sweeper.plan().await.unwrap();
+        assert_eq!((nothing.packs_dead, nothing.packs_sparse, nothing.deletes), (0, 0, 0));
+        assert_eq!(nothing.packs_live, nothing.packs_total);
+        for volume in (0..40).filter(|volume| volume % 4 > 0) {
+            bed.vaults.write(&bed.content, volume);
+            bed.vaults.volumes.lock().remove(&volume);
+        }
+        let changes = || -> u64 {
+            let of = [Call::Put, Call::Create, Call::Replace, Call::Delete];
+            of.map(|call| bed.meter.read(call).calls).iter().sum()
+        };
+        let before = changes();
+        let plan = bed.sweeper.plan().await.unwrap();
+        assert_eq!(changes(), before);
+        assert!(plan.packs_dead + plan.packs_sparse > 0 && plan.packs_sparse > 0, "{plan:?}");
+        assert!(plan.bytes_copied > 0 && plan.writes > 0 && plan.reads > 0, "{plan:?}");
+        let (_, status) = bed.sweep().await;
+        assert_eq!(status.packs_deleted, plan.packs_dead + plan.packs_sparse, "{plan:?}");
+        assert_eq!(status.packs_compacted, plan.packs_sparse);
+        assert_eq!(status.bytes_copied, plan.bytes_copied);
+        assert_eq!(status.bytes_freed - status.bytes_copied, plan.bytes_freed);
+        check(&env, &bed.content.inner.store, &bed.vaults).await;
     });
 }

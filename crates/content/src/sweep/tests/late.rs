@@ -4,7 +4,7 @@
 use super::nodes::start;
 use super::*;
 use crate::landed::is_whole;
-use crate::sweep::condemned::{Condemned, State};
+use crate::sweep::condemned::{Condemned, CondemnedState};
 use rekindle_base::Incarnation;
 
 /// A sweeper as the product has it, which leaves young packs alone.
@@ -108,7 +108,7 @@ fn a_root_that_landed_late_is_gone_on_from_only_if_all_it_leads_to_is_there_and_
         let writer = Writer::new(env.clone(), store.clone(), NodeId([1; 16]));
         let held = condemned::hold(&writer).await.unwrap();
         let packs = vec![chunk.pack];
-        let value = Condemned { state: State::Condemned, packs, ..Condemned::default() };
+        let value = Condemned { state: CondemnedState::Condemned, packs, ..Condemned::default() };
         let held = writer.replace(&held, value).await.unwrap();
         assert!(!is_whole(&content, &root, &known).await.unwrap());
         assert!(is_whole(&content, &known, &known).await.unwrap());
@@ -180,7 +180,7 @@ fn a_start_that_was_dismissed_finds_out_and_does_not_take_it_back() {
         assert_eq!(one.sweeper.dismiss(two.writer.node).await.unwrap(), Incarnation(1));
         // The dismissed start comes back while there is a set to acknowledge.
         let held = condemned::hold(&one.writer).await.unwrap();
-        let value = Condemned { state: State::Condemned, set: 5, ..Condemned::default() };
+        let value = Condemned { state: CondemnedState::Condemned, set: 5, ..Condemned::default() };
         one.writer.replace(&held, value).await.unwrap();
         let error = two.sweeper.acknowledge().await.unwrap_err();
         assert!(matches!(error, Error::Dismissed), "{error}");

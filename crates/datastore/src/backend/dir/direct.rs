@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn a_file_of_any_length_holds_exactly_its_bytes() {
         let folder = tempfile::tempdir().unwrap();
-        let edges = [DIRECT_FILE_BYTES_MIN, DIRECT_PIECE_BYTES, 3 * DIRECT_PIECE_BYTES + 4096];
+        let edges = [DIRECT_FILE_BYTES_MIN, 2 * DIRECT_PIECE_BYTES, 3 * DIRECT_PIECE_BYTES + 4096];
         for length in edges.iter().flat_map(|edge| [edge - 1, *edge, edge + 1, edge + 4095]) {
             let data: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
             let path = folder.path().join(length.to_string());

@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 
 #[derive(Default)]
 pub(super) struct Doubts {
-    state: Mutex<State>,
+    state: Mutex<Beliefs>,
 }
 
 #[derive(Default)]
-struct State {
+struct Beliefs {
     /// Keys whose last change may be undone by a power cut.
     doubtful: HashSet<String>,
     /// The file that was durable under a key; a change makes another file.

@@ -84,11 +84,11 @@ impl Walk {
 /// folders that no earlier page has read.
 #[derive(Default)]
 pub(super) struct Listings {
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptWalks>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct KeptWalks {
     open: VecDeque<Open>,
     /// Walks that began before this one are kept no more: a listing that began later may stand at
     /// the same key, and its own walk is gone.
@@ -138,7 +138,7 @@ impl Listings {
     }
 }
 
-impl Kept {
+impl KeptWalks {
     fn remove(&mut self, prefix: &str, last: &str) -> Option<Open> {
         let at = self.open.iter().position(|one| one.prefix == prefix && one.last == last)?;
         self.open.remove(at)

@@ -21,11 +21,11 @@ use std::sync::Arc;
 /// A few open packs; the least recently read one leaves first.
 #[derive(Default)]
 pub(super) struct OpenPacks {
-    state: Mutex<State>,
+    state: Mutex<PackFiles>,
 }
 
 #[derive(Default)]
-struct State {
+struct PackFiles {
     clock: u64,
     open: HashMap<String, (Arc<File>, u64)>,
 }

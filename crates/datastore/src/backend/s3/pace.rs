@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 pub(super) struct Pace {
-    state: Mutex<State>,
+    state: Mutex<Uploads>,
     changed: Notify,
 }
 
-struct State {
+struct Uploads {
     at_once: f64,
     busy: usize,
 }
@@ -26,7 +26,7 @@ pub(super) struct Turn<'a> {
 
 impl Default for Pace {
     fn default() -> Self {
-        let state = State { at_once: UPLOADS_AT_ONCE_MAX as f64, busy: 0 };
+        let state = Uploads { at_once: UPLOADS_AT_ONCE_MAX as f64, busy: 0 };
         Self { state: Mutex::new(state), changed: Notify::new() }
     }
 }

@@ -59,13 +59,13 @@ impl Reference {
     }
 }
 
-fn read(content: &Content) -> Vec<u8> {
+fn read(content: &FileContent) -> Vec<u8> {
     let mut bytes = vec![9; usize::try_from(content.length).expect("small")];
     content.read(&mut bytes, 0).expect("inside the file");
     bytes
 }
 
-fn check_space(content: &Content) {
+fn check_space(content: &FileContent) {
     let beyond = content.pages.range(content.reserved_pages..).count() as u64;
     assert_eq!(content.space.file_pages, content.reserved_pages + beyond);
     assert_eq!(content.space.disk_pages.load(Ordering::Relaxed), content.space.file_pages);

@@ -144,6 +144,9 @@ impl Api for Fake {
     fn start_sweep(&self) -> Answer<'_, Job> {
         Box::pin(async { Ok(job("sweep", "the store".to_owned())) })
     }
+    fn start_sweep_plan(&self) -> Answer<'_, Job> {
+        Box::pin(async { Ok(job("sweep-plan", "the store".to_owned())) })
+    }
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
         Box::pin(async move { Ok(Dismissed { node: request.node, start: 4 }) })
     }
@@ -279,6 +282,7 @@ fn every_question_has_its_answer() {
             ("GET /api/v1/boot", "", 200, json!({"incarnation": 3, "phases": []})),
             ("DELETE /api/v1/warm/frames", "", 200, json!({"frames": 5})),
             ("POST /api/v1/sweep", "", 202, json!({"subject": "the store"})),
+            ("POST /api/v1/sweep/plan", "", 202, json!({"kind": "sweep-plan"})),
             (
                 "POST /api/v1/sweep/dismiss",
                 "{\"node\": \"a\"}",

@@ -15,8 +15,13 @@ use rekindle_volume::Error;
 use std::future::Future;
 
 impl<D: Target> Session<D> {
-    pub(super) fn execute(&mut self, request: Request) {
-        self.asked = Some(self.meters.request(request.command, request.length, self.env.now()));
+    /// Executes a request. Returns `false` for a write whose quantum must come first: it is
+    /// executed again then.
+    pub(super) fn execute(&mut self, request: Request) -> bool {
+        if self.asked.is_none() {
+            let asked = self.meters.request(request.command, request.length, self.env.now());
+            self.asked = Some(asked);
+        }
         match request.command {
             command::DISC => {
                 // DISC has no reply.
@@ -26,7 +31,11 @@ impl<D: Target> Session<D> {
             command::FLUSH if !request.has_only(flag::FUA) => self.refuse_flags(request),
             command::FLUSH => self.batch.flushes.push((request.cookie, self.asked.take())),
             command::READ => self.read(request),
-            command::WRITE => self.write(request),
+            command::WRITE => {
+                if !self.write(request) {
+                    return false;
+                }
+            }
             command::TRIM | command::WRITE_ZEROES => self.clear(request),
             command::CACHE => self.cache(request),
             command::BLOCK_STATUS => self.block_status(request),
@@ -36,6 +45,7 @@ impl<D: Target> Session<D> {
         if let Some(asked) = self.asked.take() {
             self.meters.answered(asked, self.env.now());
         }
+        true
     }
 
     fn read(&mut self, request: Request) {
@@ -102,22 +112,27 @@ impl<D: Target> Session<D> {
         });
     }
 
-    fn write(&mut self, request: Request) {
-        let cookie = request.cookie;
+    fn write(&mut self, request: Request) -> bool {
+        let (cookie, length) = (request.cookie, request.length as usize);
         if !request.has_only(flag::FUA) {
-            return self.refuse_flags(request);
+            self.refuse_flags(request);
+        } else if !self.is_inside(request) {
+            // The volume may have shrunk since the first piece.
+            self.writing.give_up();
+            self.refuse(cookie, errno::ENOSPC, "past the end of the volume");
+        } else if length == 0 {
+            replies::done(&mut self.output, cookie);
+        } else {
+            let durable = request.flags & flag::FUA != 0;
+            let under_way = self.batch.bytes + self.slow.changed;
+            let payload = &self.input.unread()[wire::REQUEST_BYTES..wire::REQUEST_BYTES + length];
+            let write = (request.offset, payload, durable);
+            match self.writing.submit(&self.device, under_way, write) {
+                Some(written) => self.written(cookie, length, written),
+                None => return false,
+            }
         }
-        if !self.is_inside(request) {
-            return self.refuse(cookie, errno::ENOSPC, "past the end of the volume");
-        }
-        if request.length == 0 {
-            return replies::done(&mut self.output, cookie);
-        }
-        let durable = request.flags & flag::FUA != 0;
-        let payload = &self.input.unread()
-            [wire::REQUEST_BYTES..wire::REQUEST_BYTES + request.length as usize];
-        let written = self.device.write(request.offset, payload, durable);
-        self.written(cookie, request.length as usize, written);
+        true
     }
 
     fn clear(&mut self, request: Request) {
@@ -145,14 +160,15 @@ impl<D: Target> Session<D> {
             Ok(Written::NeedsSync(ticket)) => {
                 self.batch.writes.push((cookie, self.asked.take()));
                 self.batch.ticket = self.batch.ticket.max(ticket);
+                self.batch.bytes += held;
             }
             Ok(Written::Pending(later)) => {
                 // The payload of a long request has its lease already.
-                let (held, lease) = match self.input.take_lease() {
+                let (own, lease) = match self.input.take_lease() {
                     Some(lease) => (Held::leased(held), Some(lease)),
                     None => self.hold_short(held),
                 };
-                self.defer(held.of_change(), async move {
+                self.defer(own.of_change(held), async move {
                     let result = later.await.map_err(Error::from);
                     Finished::Plain { cookie, result, _lease: lease }
                 });

@@ -14,6 +14,8 @@ pub(super) struct Held {
     pub(super) own: usize,
     /// Whether the request is a write or a flush: it goes on without its client.
     is_change: bool,
+    /// Bytes that it changes.
+    changed: usize,
 }
 
 impl Held {
@@ -25,8 +27,8 @@ impl Held {
         Self { bytes, own: bytes, ..Self::default() }
     }
 
-    pub(super) fn of_change(self) -> Self {
-        Self { is_change: true, ..self }
+    pub(super) fn of_change(self, changed: usize) -> Self {
+        Self { is_change: true, changed, ..self }
     }
 }
 
@@ -37,6 +39,8 @@ pub(super) struct Slow {
     pub(super) count: usize,
     /// Writes and flushes among them.
     pub(super) changes: usize,
+    /// Bytes that they change.
+    pub(super) changed: usize,
     /// Bytes that the requests hold.
     pub(super) bytes: usize,
     /// Those of them that are of the session's own share.
@@ -52,6 +56,7 @@ impl Slow {
     ) {
         self.count += 1;
         self.changes += usize::from(held.is_change);
+        self.changed += held.changed;
         self.bytes += held.bytes;
         self.own += held.own;
         self.requests.push(Box::pin(async move { (held, asked, work.await) }));
@@ -72,6 +77,7 @@ impl Slow {
         };
         self.count -= 1;
         self.changes -= usize::from(held.is_change);
+        self.changed -= held.changed;
         self.bytes -= held.bytes;
         self.own -= held.own;
         Some((asked, finished))

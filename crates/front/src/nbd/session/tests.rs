@@ -1,5 +1,6 @@
 //! The client's view of a session.
 
+mod admission;
 mod memory;
 
 use crate::nbd::limits;

@@ -1,7 +1,7 @@
 //! Tests of the parent module.
 
 use super::*;
-use crate::queue::{Kept, Payload};
+use crate::queue::{KeptPayload, Payload};
 use bytes::Bytes;
 use rekindle_env::Moment;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const CALM: Facts = Facts {
 const AGE: Duration = Duration::from_secs(5);
 
 fn change(position: u64, bytes: &'static [u8]) -> Change {
-    let kept = Kept { bytes: Bytes::from_static(bytes), _permit: None };
+    let kept = KeptPayload { bytes: Bytes::from_static(bytes), _permit: None };
     Change::kept(position, bytes.len() as u64, Payload::Memory(Arc::new(kept)), Moment::default())
 }
 fn zero(position: u64, span: u64) -> Change {

@@ -163,7 +163,7 @@ async fn attempt(
         Either::Right(_) => Some("the node stops".to_owned()),
     };
     if let Some(why) = why {
-        tracing::warn!(volume = name, "what came of its salvage cannot be written down: {why}");
+        tracing::warn!(volume = name, "the result of its salvage cannot be recorded: {why}");
     }
     match outcome {
         Ok(done) => Ok(sentence(subject, &done)),
