@@ -245,9 +245,9 @@ impl Served {
         if !(node.opened.damage.is_empty() || how.was_hurt) {
             return Err(format!("nothing was damaged: {:?}", node.opened.damage));
         }
+        rekindle_node::begin_cluster(&service, &node).await.map_err(|error| told(&error))?;
         service.serve(node.clone());
         rekindle_node::in_background(&node, &service);
-        rekindle_node::begin_cluster(&service, &node).await.map_err(|error| told(&error))?;
         let ended = Arc::new(Mutex::new(None));
         let (serving, living, end) = (service.clone(), node.clone(), ended.clone());
         env.spawn("life", async move {

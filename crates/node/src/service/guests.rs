@@ -9,6 +9,7 @@ use crate::cluster::{COPIES, Member};
 use crate::config::{Config, Scrub, Sweep};
 use crate::guests::Guest;
 use crate::node_file::{GuestNote, NodeFile};
+use crate::starts::Landed;
 use crate::{Error, limits, record};
 use rekindle_base::{Kind, NodeId};
 use rekindle_cluster::machine::holder::Taken;
