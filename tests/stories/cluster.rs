@@ -345,6 +345,8 @@ fn a_holder_that_is_lost_is_replaced_and_one_that_drains_is_let_go() -> Result<(
     // The second holder is lost amid writes: they go on.
     let second = hosts.wait_for_holder(0)?;
     let lost = NAMES.iter().position(|name| *name == second).context("a host")?;
+    let heir = hosts.wait_for_holder(lost)?;
+    let heir = NAMES.iter().position(|name| *name == heir).context("a host")?;
     let before = promises.acknowledged();
     std::thread::scope(|scope| -> Result<()> {
         let (owner, rest) = hosts.hosts.split_first_mut().context("hosts")?;
@@ -357,11 +359,16 @@ fn a_holder_that_is_lost_is_replaced_and_one_that_drains_is_let_go() -> Result<(
     })?;
     ensure!(promises.acknowledged() > before + 100, "{} {before}", promises.acknowledged());
     ensure!(hosts.wait_for_holder(0)? == first, "{}", hosts.cluster(0)?);
-    // The lost one owns no volume: it can be removed, and is never started again.
-    let removed = hosts.node(lost);
-    ensure!(removed.is_err());
+    // The lost one owns no volume: where it goes on now it can be removed, and is never started
+    // again.
     let id = row(&hosts.cluster(0)?, &second)["node"].as_str().context("an id")?.to_owned();
-    hosts.hosts[0].cli(&["cluster", "remove", &id])?;
+    hosts.wait_for_guest(heir, &id)?;
+    let elsewhere = 3 - lost - heir;
+    refusal(hosts.hosts[elsewhere].cli(&["cluster", "remove", &second]), "remove it there")?;
+    hosts.hosts[heir].cli(&["cluster", "remove", &second])?;
+    wait_until("the guest to end", || {
+        hosts.cluster(heir).is_ok_and(|cluster| !is_guest(&cluster, &id))
+    })?;
     ensure!(row(&hosts.cluster(0)?, &second)["state"] == "removed", "{}", hosts.cluster(0)?);
     refusal(hosts.hosts[lost].up(), "removed")?;
     check_at(&mut promises, &hosts.hosts[0], "copied")?;

@@ -252,7 +252,10 @@ impl Node {
         };
         let peer = match &role {
             Role::Home => joined.as_ref().map(|joined: &Joined| joined.note(id)),
-            Role::Guest { member, .. } => member.as_ref().map(|member| member.note()),
+            Role::Guest { member, .. } => {
+                let record = record.as_ref().map(|held| &held.value);
+                member.as_ref().map(|member| member.note_for(record))
+            }
         };
         let host = match &role {
             Role::Home => id,

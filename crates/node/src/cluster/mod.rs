@@ -18,7 +18,7 @@ pub(crate) mod roster;
 
 use crate::config::Config;
 use crate::limits::{KEY_LIFE, KEY_LIFE_LEFT_MIN};
-use crate::record::PeerNote;
+use crate::record::{NodeRecord, PeerNote};
 use crate::scale::Scale;
 use crate::{Error, limits};
 use member_file::{HostKey, MemberFile};
@@ -262,6 +262,14 @@ impl Member {
     /// The way to this host, as the records of its nodes name it.
     pub(crate) fn note(&self) -> PeerNote {
         roster::note(&self.place(), self.calls.home.node, &self.secret)
+    }
+
+    /// The way to this host, for the record of a node that runs here. A guest keeps its name.
+    pub(crate) fn note_for(&self, record: Option<&NodeRecord>) -> PeerNote {
+        let named = record.and_then(|record| record.peer.as_ref()).map(|peer| peer.name.clone());
+        let mut place = self.place();
+        place.name = named.unwrap_or(place.name);
+        roster::note(&place, self.calls.home.node, &self.secret)
     }
 
     /// Makes another key, which is used once [`Member::use_new_key`] is called. Until then, the

@@ -6,6 +6,7 @@ use crate::cluster::member_file::MemberFile;
 use crate::cluster::{Joined, Member, Membership, keep, open_holder, record};
 use crate::guests::Guest as State;
 use crate::health;
+use crate::record::NodeRecord;
 use crate::service::Service;
 use crate::{Error, limits};
 use futures_util::future::join_all;
@@ -227,8 +228,8 @@ pub(crate) async fn rotate(service: &Service, node: &Arc<Node>) -> Result<(), Ap
 /// Writes the way to this host into the records of all nodes that run here.
 async fn note_place(service: &Service, node: &Arc<Node>, member: &Member) -> Result<(), ApiError> {
     for node in [vec![node.clone()], service.guests().serving()].concat() {
-        let note = member.note();
-        node.own.change(|record| record.peer = Some(note.clone())).await.map_err(conflict)?;
+        let note = |record: &mut NodeRecord| record.peer = Some(member.note_for(Some(record)));
+        node.own.change(note).await.map_err(conflict)?;
     }
     Ok(())
 }
@@ -242,9 +243,11 @@ async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
         entry.node.to_string().starts_with(word) || name(entry).is_some_and(|name| name == word)
     };
     let found: Vec<_> = all.iter().filter(is_meant).cloned().collect();
-    match &found[..] {
-        [one] if !word.is_empty() => Ok(one.clone()),
-        [] | [_] => Err(ApiError::new(
+    // A host that has come back bears the name that its old node has still.
+    let at_home = found.iter().filter(|entry| entry.host == entry.node && !entry.is_removed);
+    match (&found[..], &at_home.collect::<Vec<_>>()[..]) {
+        ([one], _) | (_, [one]) if !word.is_empty() => Ok((*one).clone()),
+        ([] | [_], _) => Err(ApiError::new(
             Kind::NotFound,
             format!("the cluster has no node '{word}': see `rekindle cluster ls`"),
         )),
@@ -299,11 +302,15 @@ pub(crate) async fn remove(
     let member = member_of(node)?.member.clone();
     let wanted = meant(&member, word).await?;
     let id = wanted.node;
-    if id == node.id || service.guests().all().contains_key(&id) {
+    if id == node.id {
         return Err(conflict(format!("node {id} runs here: stop it first")));
     }
-    if member.calls.offer(wanted.host, limits::ANSWER_WAIT).await.is_ok() {
-        return Err(conflict(format!("node {id} answers: stop it first")));
+    let guest = service.guests().all().remove(&id);
+    if guest.is_none() && member.calls.offer(wanted.host, limits::ANSWER_WAIT).await.is_ok() {
+        return Err(conflict(match wanted.host == id {
+            true => format!("node {id} answers: stop it first"),
+            false => format!("node {id} goes on at node {}: remove it there", wanted.host),
+        }));
     }
     let volumes = node.volumes.list().await?;
     let owned: Vec<_> = volumes.iter().filter(|info| info.vault.owner == Some(id)).collect();
@@ -325,6 +332,9 @@ pub(crate) async fn remove(
     removed.removed = true;
     let signed = writer.with_incarnation(held.value.incarnation);
     signed.replace(&held, removed).await.map_err(failed)?;
+    if let Some(State::Serving(guest)) = guest {
+        guest.doubt.notify_one();
+    }
     let dismissed = node.sweeper.dismiss(id).await;
     dismissed.map(drop).map_err(|error| ApiError::new(error.kind(), error.to_string()))
 }
