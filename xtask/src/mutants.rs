@@ -73,6 +73,26 @@ pub fn mutants(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// Checks that each kept fault still fits the code: one that does not guards nothing.
+pub fn fit(findings: &mut Vec<String>) -> Result<()> {
+    for mutant in list()? {
+        let applied = apply(&root(), &mutant.patch).arg("--check").output()?;
+        if !applied.status.success() {
+            let why = String::from_utf8_lossy(&applied.stderr);
+            let why = why.lines().find(|line| line.starts_with("error")).unwrap_or("no reason");
+            findings.push(format!("the kept fault {} does not fit any more: {why}", mutant.name));
+        }
+    }
+    Ok(())
+}
+
+/// The command that puts a patch into a tree.
+fn apply(tree: &Path, patch: &Path) -> Command {
+    let mut command = Command::new("git");
+    command.args(["apply", "-C1", "--recount"]).arg(patch).current_dir(tree);
+    command
+}
+
 /// Returns which share of the mutants has its turn: another one each day, the same for all runs of
 /// a day.
 fn turn() -> Result<u64> {
@@ -193,10 +213,7 @@ impl Copy {
     }
 
     fn put_in_and_run(&self, mutant: &Mutant) -> Result<Outcome> {
-        let applied = Command::new("git")
-            .args(["apply", "-C1", "--recount"])
-            .arg(&mutant.patch)
-            .current_dir(&self.tree)
+        let applied = apply(&self.tree, &mutant.patch)
             // Otherwise git takes the copy for a part of the checkout, and skips what is ignored
             // there.
             .env("GIT_CEILING_DIRECTORIES", self.tree.parent().unwrap_or(&self.tree))

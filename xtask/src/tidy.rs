@@ -1,6 +1,8 @@
-//! Tidiness is a test: permitted edges, used dependencies, sizes of files, documents against code.
+//! Tidiness is a test: permitted edges, used dependencies, sizes of files; documents and kept
+//! faults against the code.
 
 use crate::circles::circles;
+use crate::mutants;
 use crate::run::{output, root, step};
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
@@ -24,6 +26,7 @@ pub fn tidy() -> Result<()> {
     sources(&mut findings)?;
     reading_order(&mut findings)?;
     documents(&mut findings)?;
+    mutants::fit(&mut findings)?;
     for finding in &findings {
         println!("  {finding}");
     }

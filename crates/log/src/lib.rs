@@ -13,7 +13,8 @@
 //!
 //! | module | its part | calls |
 //! | --- | --- | --- |
-//! | `start` | opens the log | `scan`, `machine`, `admit`, `inventory`, `driver` |
+//! | `start` | opens the log | `scan`, `decide`, `admit`, `inventory`, `driver` |
+//! | `decide` | reads heads, newest first, and has `machine` judge them | `scan`, `machine` |
 //! | `scan` | finds segments and heads at a start | `walk`, `segment_pool` |
 //! | `machine` | decides what the log is, and which segments may go | none |
 //! | `admit` | makes segments of what was found | `scan`, `descriptors`, `walk`, `head`, `driver` |
@@ -32,6 +33,7 @@
 
 mod admit;
 mod along;
+mod decide;
 mod descriptors;
 mod door;
 mod driver;

@@ -1,8 +1,9 @@
 //! Opens the log: finds the segments, decides what the log is, opens a new head. The old head is
 //! sealed afterwards, as after any rollover.
 
+use crate::decide::{Decided, absence, damage_of, decide};
 use crate::driver::{FileLease, Plan, open_head};
-use crate::format::{FOOT_BYTES, Foot, Lost, Named, Statistics};
+use crate::format::{FOOT_BYTES, Foot, Lost, Named};
 use crate::head::Head;
 use crate::inner::{Inner, Parts};
 use crate::inventory::{Inventory, LostSegment, Recovery};
@@ -10,11 +11,11 @@ use crate::limits::{
     REPLICAS_MAX, RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
     SLOTS_MIN, STATISTICS_MAX,
 };
-use crate::machine::history::{End, History, Present, Probe, what_is_the_log};
+use crate::machine::history::History;
 use crate::machine::table::Table;
 use crate::recovered_index::{Marks, SegmentTotals, content_of};
 use crate::replica::{Copiers, Replica};
-use crate::scan::{Looked, Scan, look, read_foot};
+use crate::scan::Scan;
 use crate::segment::{Segment, spare_slot};
 use crate::segment_pool::SegmentPool;
 use crate::{Config, Error, Known, Log, Opened};
@@ -22,7 +23,6 @@ use hashbrown::HashMap;
 use rekindle_base::{Incarnation, SegmentId, Serial, VolumeId};
 use rekindle_env::{Env, File, Open};
 use rekindle_warm::{Arena, Began};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,6 +53,56 @@ pub(crate) async fn find(
     let sector = env.disk().sector_bytes(&config.folder).await.clamp(1, SECTOR_BYTES_MAX);
     pool.sector = sector.next_power_of_two().max(SECTOR_BYTES);
     let pool = Arc::new(pool);
+    let segments_max = config.flash_bytes / u64::from(pool.capacity);
+    let segments_max = usize::try_from(segments_max.clamp(SEGMENTS_MIN, SEGMENTS_MAX));
+    let segments_max = segments_max.expect("bounded");
+    let mut scan = scan(&pool, arena, trust).await?;
+    let watch = env.watch();
+    let mut decided = decide(&pool, &mut scan).await?;
+    let is_first = decided.newest.is_none();
+    let found = decided.newest.map(|id| (scan.segments[&id].header().incarnation, id));
+    let absent = known
+        .filter(|known| decided.history.compare(*known, found))
+        .map(|known| absence(&pool, known, found));
+    env.boot_phase("decided", Some("log"), watch);
+    if is_first {
+        sync_names(&pool).await?;
+    }
+    let mut opened = Opened {
+        damage: damage_of(&scan, &decided.history, absent.as_deref()),
+        is_absent: absent.is_some(),
+        ..Opened::default()
+    };
+    if trust && arena.began() == Began::Damaged {
+        let reason = "the headers of the warm memory are damaged: what only it had is lost";
+        opened.damage.push(reason.to_owned());
+    }
+    let was_closed = decided.was_closed && !opened.is_absent;
+    forget_outdated_copies(&scan, arena);
+    let watch = env.watch();
+    let (mut starting, said) = Starting::new(pool, decided, absent);
+    starting.stock_files(&scan, segments_max).await?;
+    starting.admit(&mut scan, &mut opened).await?;
+    starting.count_uncounted(is_first).await;
+    let inventory = starting.inventory(said);
+    starting.report_damage(&opened);
+    env.boot_phase("old-heads", Some("log"), watch);
+    Ok(Discovery {
+        scan,
+        starting,
+        opened,
+        segments_max,
+        flush_interval: config.flush_interval,
+        inventory,
+        folder_lock,
+        was_closed,
+        newest_life: found.map(|(life, _)| life),
+        replicas: Vec::new(),
+    })
+}
+
+/// Scans flash and, if it is to be trusted, warm memory for segments.
+async fn scan(pool: &SegmentPool, arena: &Arena, trust: bool) -> Result<Scan, Error> {
     if !trust {
         arena.forget();
     }
@@ -63,89 +113,26 @@ pub(crate) async fn find(
             slots.len()
         )));
     }
-    let watch = env.watch();
-    let mut scan = Scan::run(&pool, slots).await?;
+    let watch = pool.env.watch();
+    let mut scan = Scan::run(pool, slots).await?;
     match arena.began() {
         Began::Damaged if trust => scan.damaged_slots.push(None),
         Began::Mended => tracing::warn!("the header of the warm memory was damaged: it is mended"),
         _ => {}
     }
-    env.boot_phase("scanned", Some("log"), watch);
-    let watch = env.watch();
-    let Decided { mut history, newest, counted, closed, was_closed } =
-        decide(&pool, &mut scan).await?;
-    let found = newest.map(|id| (scan.segments[&id].header().incarnation, id));
-    let absent = known
-        .filter(|known| history.compare(*known, found))
-        .map(|known| absence(&pool, known, found));
-    env.boot_phase("decided", Some("log"), watch);
-    if newest.is_none() {
-        sync_names(&pool).await?;
-    }
-    let mut opened =
-        Opened { damage: damage_of(&scan, &history, absent.as_deref()), ..Opened::default() };
-    opened.is_absent = absent.is_some();
-    if trust && arena.began() == Began::Damaged {
-        let reason = "the headers of the warm memory are damaged: what only it had is lost";
-        opened.damage.push(reason.to_owned());
-    }
-    let segments_max = usize::try_from(
-        (config.flash_bytes / u64::from(pool.capacity)).clamp(SEGMENTS_MIN, SEGMENTS_MAX),
-    )
-    .expect("bounded");
-    let said: HashMap<VolumeId, Serial> =
-        counted.iter().flat_map(|(_, statistics)| statistics.volumes.iter().copied()).collect();
-    let whole = counted.as_ref().map_or(newest.is_none(), |(_, statistics)| statistics.whole);
-    let mut marks = Marks::new();
-    if let Some((_, statistics)) = &counted {
-        for &(volume, mark) in &statistics.marks {
-            marks.entry(volume).or_default().push(mark);
-        }
-    }
-    let counted = counted.map(|(head, _)| head);
-    let mut starting = Starting {
-        table: Table::new(said.clone(), whole),
-        history,
-        counted,
-        closed,
-        pool,
-        resumed: None,
-        unread: Vec::new(),
-        leaving: Vec::new(),
-        marks,
-        absent,
-    };
+    pool.env.boot_phase("scanned", Some("log"), watch);
+    Ok(scan)
+}
+
+/// Forgets copies of records in warm memory that lie beside an outdated segment: they are as old.
+fn forget_outdated_copies(scan: &Scan, arena: &Arena) {
     if let (true, Some(frames)) = (scan.is_memory_outdated, arena.frames()) {
-        // Other memory beside such a segment is as old.
         let dropped = frames.drop_all();
         tracing::warn!(
             dropped,
             "an older warm memory was put back: its copies of records are forgotten"
         );
     }
-    let watch = env.watch();
-    starting.stock_files(&scan, segments_max).await?;
-    starting.admit(&mut scan, &mut opened).await?;
-    starting.count_uncounted(newest.is_none()).await;
-    let marks = std::mem::take(&mut starting.marks);
-    starting.table.take_over(&marks);
-    let inventory = Inventory::new(starting.losses(), said, counted.filter(|_| whole), marks);
-    starting.report_damage(&opened);
-    env.boot_phase("old-heads", Some("log"), watch);
-    let flush_interval = config.flush_interval;
-    let was_closed = was_closed && !opened.is_absent;
-    Ok(Discovery {
-        scan,
-        starting,
-        opened,
-        segments_max,
-        flush_interval,
-        inventory,
-        folder_lock,
-        was_closed,
-        newest_life: found.map(|(life, _)| life),
-        replicas: Vec::new(),
-    })
 }
 
 impl Discovery {
@@ -237,141 +224,11 @@ async fn sync_names(pool: &SegmentPool) -> Result<(), Error> {
     Ok(())
 }
 
-struct Decided {
-    history: History,
-    /// The newest head that can be read.
-    newest: Option<SegmentId>,
-    /// The newest head with statistics, and its statistics.
-    counted: Option<(SegmentId, Statistics)>,
-    /// The newest segment with any change in it, if the log was closed there.
-    closed: Option<(u32, Foot)>,
-    /// No head was begun after the close.
-    was_closed: bool,
-}
-
-/// Looks at heads, the newest first, until one can be read; then decides.
-async fn decide(pool: &SegmentPool, scan: &mut Scan) -> Result<Decided, Error> {
-    let mut present = BTreeMap::new();
-    for (&id, found) in &scan.segments {
-        present.insert(
-            id,
-            Present::Yes { file: found.file().unwrap_or(crate::machine::table::NO_FILE) },
-        );
-    }
-    let mut newest = None;
-    for id in present.keys().rev().copied().collect::<Vec<_>>() {
-        scan.settle(pool, id).await;
-        match look(pool, &scan.segments[&id]).await? {
-            Looked::Head(probe) => {
-                newest = Some(probe);
-                break;
-            }
-            Looked::NoHead { traces } => {
-                let file = scan.segments[&id].file().unwrap_or(crate::machine::table::NO_FILE);
-                present.insert(
-                    id,
-                    if traces { Present::Broken { file } } else { Present::NeverOpened },
-                );
-            }
-        }
-    }
-    for named in newest.iter().flat_map(|probe| &probe.opening.digest) {
-        if scan.keep_only(named) {
-            present.remove(&named.segment);
-        }
-    }
-    let before = match &newest {
-        Some(probe) => probe
-            .opening
-            .digest
-            .iter()
-            .rev()
-            .map(|named| named.segment)
-            .find(|&id| id < probe.segment),
-        None => None,
-    };
-    let mut before_end = None;
-    let mut statistics = newest.as_ref().and_then(|probe| {
-        let statistics = probe.opening.statistics.clone()?;
-        Some((probe.segment, statistics))
-    });
-    if let Some(id) = before.filter(|id| scan.segments.contains_key(id)) {
-        scan.settle(pool, id).await;
-        let found = &scan.segments[&id];
-        if let Some((file, header)) = found.flash {
-            let foot = read_foot(pool, file, &header).await.ok().flatten();
-            let sealed = |foot: Foot| End::Sealed { successor: foot.successor };
-            before_end = Some((id, foot.map_or(End::Open, sealed)));
-        }
-        // The newest head was opened ahead of need and never took over: the head before it has the
-        // statistics.
-        if statistics.is_none()
-            && let Looked::Head(probe) = look(pool, found).await?
-        {
-            statistics = probe.opening.statistics.map(|statistics| (id, statistics));
-        }
-    }
-    if let (None, Some((file, why))) = (&newest, scan.unreadable.first()) {
-        // No log at all is better than an empty one in the place of one with changes.
-        let reason = format!(
-            "no head can be read, and {file:08}.seg may be one ({why}): move the file away to go on without it"
-        );
-        return Err(Error::Damaged { segment: SegmentId(0), offset: 0, reason });
-    }
-    let mut history = what_is_the_log(&present, newest.as_ref(), before_end);
-    let unsealed = before_end.filter(|(_, end)| *end == End::Open).map(|(id, _)| id);
-    let open = [unsealed, history.resume, history.empty].into_iter().flatten();
-    if let Some(id) = open.into_iter().find(|&id| scan.is_lost_in_memory(id)) {
-        history.tail_lost.get_or_insert(id);
-    }
-    let last = newest.as_ref().filter(|probe| probe.end != End::Open || probe.has_changes);
-    let last = last.map_or(before_end, |probe| Some((probe.segment, probe.end)));
-    let closed = closed_foot(pool, scan, last).await?;
-    let is_closed = |probe: &Probe| probe.end == End::Sealed { successor: None };
-    let was_closed = newest.as_ref().map_or(present.is_empty(), is_closed);
-    let newest = newest.map(|probe| probe.segment);
-    Ok(Decided { history, newest, counted: statistics, closed, was_closed })
-}
-
-/// The message about a log that is not in its folder: what it means, and what to do.
-fn absence(pool: &SegmentPool, known: Known, found: Option<(Incarnation, SegmentId)>) -> String {
-    let here = match found {
-        None => "there is none".to_owned(),
-        Some((life, newest)) => format!("what is there ends at segment {newest} of start {life}"),
-    };
-    format!(
-        "the log of this node is not in {}: it had segment {} of start {}, {here}. If its disk is not mounted: stop, mount it, \
-         start again. If it is gone for good, acknowledged changes that were not in the store are lost",
-        pool.folder.display(),
-        known.newest,
-        known.incarnation
-    )
-}
-
-fn damage_of(scan: &Scan, history: &History, absent: Option<&str>) -> Vec<String> {
-    let mut damage: Vec<String> = absent.map(str::to_owned).into_iter().collect();
-    for named in &history.missing {
-        let why = scan
-            .unreadable
-            .iter()
-            .find(|(file, _)| *file == named.file)
-            .map_or("no such file", |(_, why)| why);
-        damage.push(format!("segment {} (file {}) is missing: {why}", named.segment, named.file));
-    }
-    if let Some(segment) = history.tail_lost.filter(|_| absent.is_none()) {
-        damage.push(format!(
-            "segment {segment}, the head, is missing or damaged: the latest changes may be lost"
-        ));
-    }
-    for named in history.members.iter().filter(|named| named.lost != Lost::Nothing) {
-        let segment = named.segment;
-        damage.push(format!("changes of segment {segment} were found lost by an earlier start"));
-    }
-    let unnamed = |file: &u32| !history.missing.iter().any(|named| named.file == *file);
-    for (file, why) in scan.unreadable.iter().filter(|(file, _)| unnamed(file)) {
-        damage.push(format!("file {file:08}.seg cannot be read ({why}); the log does not name it"));
-    }
-    damage
+/// What the newest statistics say of the volumes.
+struct Said {
+    /// They name every volume.
+    whole: bool,
+    highest: HashMap<VolumeId, Serial>,
 }
 
 pub(crate) struct Starting {
@@ -394,6 +251,42 @@ pub(crate) struct Starting {
 }
 
 impl Starting {
+    /// Returns also what the newest statistics say.
+    fn new(pool: Arc<SegmentPool>, decided: Decided, absent: Option<String>) -> (Self, Said) {
+        let Decided { history, newest, counted, closed, .. } = decided;
+        let (counted, statistics) = counted.unzip();
+        let mut said = Said { whole: newest.is_none(), highest: HashMap::new() };
+        let mut marks = Marks::new();
+        if let Some(statistics) = statistics {
+            said.whole = statistics.whole;
+            said.highest.extend(statistics.volumes);
+            for (volume, mark) in statistics.marks {
+                marks.entry(volume).or_default().push(mark);
+            }
+        }
+        let starting = Self {
+            table: Table::new(said.highest.clone(), said.whole),
+            history,
+            counted,
+            closed,
+            pool,
+            resumed: None,
+            unread: Vec::new(),
+            leaving: Vec::new(),
+            marks,
+            absent,
+        };
+        (starting, said)
+    }
+
+    /// The list of what outlived the restart. The table takes the marks over.
+    fn inventory(&mut self, said: Said) -> Inventory {
+        let marks = std::mem::take(&mut self.marks);
+        self.table.take_over(&marks);
+        let counted = self.counted.filter(|_| said.whole);
+        Inventory::new(self.losses(), said.highest, counted, marks)
+    }
+
     pub(crate) fn is_member(&self, id: SegmentId) -> bool {
         self.history.empty == Some(id)
             || self.history.members.iter().any(|named| named.segment == id)
@@ -544,19 +437,4 @@ impl Starting {
         }
         Ok(())
     }
-}
-
-/// The foot of the last segment, if the log was closed there.
-async fn closed_foot(
-    pool: &SegmentPool,
-    scan: &Scan,
-    last: Option<(SegmentId, End)>,
-) -> Result<Option<(u32, Foot)>, Error> {
-    let Some((id, _)) = last.filter(|(_, end)| *end == (End::Sealed { successor: None })) else {
-        return Ok(None);
-    };
-    let Some((file, header)) = scan.segments.get(&id).and_then(|found| found.flash) else {
-        return Ok(None);
-    };
-    Ok(read_foot(pool, file, &header).await.ok().flatten().map(|foot| (file, foot)))
 }

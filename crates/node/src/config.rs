@@ -8,7 +8,11 @@
 use crate::limits;
 use crate::prices::Prices;
 use crate::scale::Scale;
+<<<<<<< HEAD
 use rekindle_cluster::machine::choice::Spread;
+=======
+use rekindle_base::units::format_size;
+>>>>>>> origin/main
 use rekindle_content::{Compression, Parity};
 use rekindle_env::Address;
 use serde::{Deserialize, Serialize};
@@ -304,33 +308,17 @@ impl Config {
 
     /// Checks that the settings make sense together. The error says what to change.
     pub fn check(&self) -> Result<(), String> {
-        use rekindle_base::units::format_size;
-        if let Some(bytes) = self.flash_bytes.filter(|&bytes| bytes < limits::FLASH_BYTES_MIN) {
-            let least = format_size(limits::FLASH_BYTES_MIN);
-            return Err(format!(
-                "a flash budget of {} is too small: {least} at least",
-                format_size(bytes)
-            ));
-        }
-        if let Some(bytes) = self.warm_bytes.filter(|&bytes| bytes < limits::WARM_BYTES_MIN) {
-            let least = format_size(limits::WARM_BYTES_MIN);
-            return Err(format!(
-                "a warm memory of {} is too small: {least} at least",
-                format_size(bytes)
-            ));
-        }
-        for (name, bytes, least) in [
-            ("requests", self.requests_bytes, limits::REQUESTS_BYTES_MIN),
-            ("held", self.held_bytes, limits::HELD_BYTES_MIN),
-        ] {
-            if bytes < least {
-                let least = format_size(least);
-                return Err(format!(
-                    "{name} = {} is too small: {least} at least",
-                    format_size(bytes)
-                ));
+        let least = |what: &str, bytes: Option<u64>, least: u64| match bytes {
+            Some(bytes) if bytes < least => {
+                let (bytes, least) = (format_size(bytes), format_size(least));
+                Err(format!("{what} {bytes} is too small: {least} at least"))
             }
-        }
+            _ => Ok(()),
+        };
+        least("a flash budget of", self.flash_bytes, limits::FLASH_BYTES_MIN)?;
+        least("a warm memory of", self.warm_bytes, limits::WARM_BYTES_MIN)?;
+        least("requests =", Some(self.requests_bytes), limits::REQUESTS_BYTES_MIN)?;
+        least("held =", Some(self.held_bytes), limits::HELD_BYTES_MIN)?;
         if let (Some(bytes), Some(_)) = (self.warm_bytes, self.warm_frames_bytes) {
             self.split_warm(bytes, &Scale::default())?;
         }
@@ -340,7 +328,11 @@ impl Config {
                 format_size(rekindle_base::limits::CHANGE_BYTES_MAX)
             ));
         }
+<<<<<<< HEAD
         self.cluster.check()?;
+=======
+        self.check_holders()?;
+>>>>>>> origin/main
         self.collector.check()?;
         if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {
             return Err("scrub.interval must be a time, as in 168h, or off".to_owned());
@@ -357,13 +349,44 @@ impl Config {
                     .to_owned(),
             );
         }
+<<<<<<< HEAD
+=======
+        Ok(())
+    }
+
+    /// Checks the addresses of those who hold copies of the log.
+    fn check_holders(&self) -> Result<(), String> {
+        if self.copy_to.len() > rekindle_log::limits::REPLICAS_MAX {
+            return Err(format!(
+                "{} holders of copies are too many: {} at most",
+                self.copy_to.len(),
+                rekindle_log::limits::REPLICAS_MAX
+            ));
+        }
+        let address = |place: &String| place.parse::<Address>().map_err(|bad| bad.to_string());
+        let own = self.hold.as_ref().map(address).transpose()?;
+        let mut holders = Vec::new();
+        for place in &self.copy_to {
+            let holder = address(place)?;
+            if own.as_ref() == Some(&holder) {
+                return Err(format!(
+                    "copies of the log cannot go to {place}, where this node itself holds copies: name another node"
+                ));
+            }
+            if holders.contains(&holder) {
+                return Err(format!(
+                    "copies of the log go to {place} twice: each copy needs a holder of its own"
+                ));
+            }
+            holders.push(holder);
+        }
+>>>>>>> origin/main
         Ok(())
     }
 
     /// Splits this much warm memory into slots and frames. Frames get the configured size, or else
     /// a quarter, and the rest that makes no whole slot. The error says what to change.
     pub fn split_warm(&self, warm_bytes: u64, scale: &Scale) -> Result<WarmSplit, String> {
-        use rekindle_base::units::format_size;
         let least = scale.slots_min as u64 * scale.segment_bytes;
         let most = warm_bytes.saturating_sub(least);
         let (frames_least, is_asked) = match self.warm_frames_bytes {

@@ -8,7 +8,7 @@ use rekindle_base::{NodeId, StoreId};
 use rekindle_env::Env;
 use rekindle_warm::{Arena, Frames, FramesShape, Shape};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The warm memory, once the log has taken its slots.
 pub struct WarmMemory {
@@ -30,6 +30,19 @@ pub struct WarmMemory {
 }
 
 impl WarmMemory {
+    fn of(arena: &Arena, sizes: Sizes, path: Option<PathBuf>, name: Option<String>) -> Self {
+        Self {
+            path,
+            name,
+            budget_bytes: sizes.warm_bytes,
+            bytes: arena.file_length() as u64,
+            began: arena.began(),
+            slots: arena.slots(),
+            frames: arena.frames(),
+            arena: arena.clone(),
+        }
+    }
+
     /// Whether its file was removed (`rm`; logind, at the end of its user's session).
     #[must_use]
     pub fn is_removed(&self) -> bool {
@@ -66,19 +79,8 @@ pub(crate) async fn open(
 ) -> Result<(Arena, WarmMemory), Error> {
     let watch = env.watch();
     let split = config.split_warm(sizes.warm_bytes, scale).map_err(Error::Usage)?;
-    let mut name = noted.map(str::to_owned);
-    let known = |arena: &Arena, path: Option<PathBuf>, name: Option<String>| WarmMemory {
-        path,
-        name,
-        budget_bytes: sizes.warm_bytes,
-        bytes: arena.file_length() as u64,
-        began: arena.began(),
-        slots: arena.slots(),
-        frames: arena.frames(),
-        arena: arena.clone(),
-    };
     let usual = format!("rekindle-{node}.warm");
-    let mut path = match (&config.warm, env.memory().default_folder()) {
+    let path = match (&config.warm, env.memory().default_folder()) {
         (Some(path), _) => path.clone(),
         (None, Some(folder)) => folder.join(noted.unwrap_or(&usual)),
         (None, None) => {
@@ -86,18 +88,21 @@ pub(crate) async fn open(
                 "this machine has no memory that outlives a process: name a file with --warm"
             );
             let arena = Arena::volatile(scale.slots_min);
-            let known = known(&arena, None, name);
+            let known = WarmMemory::of(&arena, sizes, None, noted.map(str::to_owned));
             return Ok((arena, known));
         }
     };
-    let slot_bytes = u32::try_from(scale.segment_bytes).unwrap_or(u32::MAX);
-    let map = |path: &Path, slots: usize, frames_bytes: u64| {
-        let (env, path) = (env.clone(), path.to_owned());
-        let frames = FramesShape { bytes: frames_bytes, store };
-        let shape = Shape { slots, slot_bytes, frames: Some(frames) };
-        // Blocking: a new arena may have a gigabyte of pages to clear.
-        async move { env.clone().blocking(move || Arena::open_shaped(&env, &path, node, shape)).await }
+    let mut file = WarmFile {
+        env,
+        node,
+        store,
+        slot_bytes: u32::try_from(scale.segment_bytes).unwrap_or(u32::MAX),
+        is_chosen: config.warm.is_some(),
+        folder: &config.dir,
+        path,
+        name: noted.map(str::to_owned),
     };
+<<<<<<< HEAD
     let mut arena = map(&path, split.slots, split.frames_bytes).await;
     if let (None, Err(error)) = (&config.warm, &arena)
         && is_strange(error)
@@ -134,17 +139,89 @@ pub(crate) async fn open(
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "less warm memory than planned");
             map(&path, scale.slots_min, 0).await
+=======
+    let arena = match file.map_most(split.slots, split.frames_bytes).await {
+        Err(error) if !file.is_chosen && config.warm_bytes.is_none() => {
+            tracing::warn!(path = %file.path.display(), %error, "less warm memory than planned");
+            file.map(scale.slots_min, 0).await
+>>>>>>> origin/main
         }
+        arena => arena,
     };
-    let arena =
-        arena.map_err(|error| Error::Warm { path: path.clone(), reason: error.to_string() })?;
+    let refuse =
+        |error: io::Error| Error::Warm { path: file.path.clone(), reason: error.to_string() };
+    let arena = arena.map_err(refuse)?;
     if let Some(frames) = arena.frames() {
         tracing::debug!(began = frames.stats().began.as_str(), "block frames");
     }
     arena.note_home(&std::path::absolute(&config.dir).unwrap_or_default().display().to_string());
-    let known = known(&arena, Some(path), name);
+    let known = WarmMemory::of(&arena, sizes, Some(file.path), file.name);
     env.boot_phase("warm-mapped", Some("store-and-warm"), watch);
     Ok((arena, known))
+}
+
+/// The file of the warm memory, to be mapped.
+struct WarmFile<'a> {
+    env: &'a Env,
+    node: NodeId,
+    store: StoreId,
+    slot_bytes: u32,
+    /// The user has named it.
+    is_chosen: bool,
+    /// The node's folder.
+    folder: &'a Path,
+    path: PathBuf,
+    /// Its name, if it is not the usual one.
+    name: Option<String>,
+}
+
+impl WarmFile<'_> {
+    async fn map(&self, slots: usize, frames_bytes: u64) -> io::Result<Arena> {
+        let (env, path, node) = (self.env.clone(), self.path.clone(), self.node);
+        let frames = FramesShape { bytes: frames_bytes, store: self.store };
+        let shape = Shape { slots, slot_bytes: self.slot_bytes, frames: Some(frames) };
+        // Blocking: a new arena may have a gigabyte of pages to clear.
+        let open = move || Arena::open_shaped(&env, &path, node, shape);
+        self.env.clone().blocking(open).await
+    }
+
+    /// Maps another file if this one is a stranger's, and no frames if they have no room.
+    async fn map_most(&mut self, slots: usize, frames_bytes: u64) -> io::Result<Arena> {
+        let mut arena = self.map(slots, frames_bytes).await;
+        if let Err(error) = &arena
+            && !self.is_chosen
+            && is_strange(error)
+        {
+            // The user did not choose this file, and in a folder for all users any user may have
+            // taken its name.
+            let other = format!("rekindle-{}-{:016x}.warm", self.node, self.env.random_u64());
+            let instead = self.path.with_file_name(&other);
+            tracing::warn!(path = %self.path.display(), %error, instead = %instead.display(), "another file is the warm memory");
+            (self.path, self.name) = (instead, Some(other));
+            arena = self.map(slots, frames_bytes).await;
+        }
+        if let Err(error) = &arena
+            && self.is_chosen
+            && error.kind() == io::ErrorKind::InvalidInput
+            && crate::cluster::left::is_there(self.env, self.folder).await
+        {
+            // The file is that of a node that was taken over, which may have more there than in
+            // its log.
+            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+            self.path = self.path.with_file_name(format!("{file}-{}", self.node));
+            arena = self.map(slots, frames_bytes).await;
+        }
+        if let Err(error) = &arena
+            && frames_bytes > 0
+            && !is_strange(error)
+        {
+            // Frames only make the node faster. In an arena of an older binary, slots may have
+            // taken their room.
+            tracing::warn!(path = %self.path.display(), %error, "no room for block frames: serving without them");
+            arena = self.map(slots, 0).await;
+        }
+        arena
+    }
 }
 
 /// Whether an error says that the file is, or may be, another user's.

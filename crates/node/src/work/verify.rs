@@ -9,7 +9,7 @@ use rekindle_base::units::format_size;
 use rekindle_content::Missing;
 use rekindle_content::sweep::Budget;
 use rekindle_content::tree::Root;
-use rekindle_content::verify::{Damage, Extent, verify_extents};
+use rekindle_content::verify::{self, Damage, Extent, Report, verify_extents};
 use rekindle_front::http::api::{ApiError, StartVerify};
 use rekindle_staging::{Lost, Vault, VaultState};
 use rekindle_volume::Info;
@@ -102,9 +102,32 @@ async fn check(
     }
     let owed = |info: &Info| info.backlog.as_ref().map_or(0, |backlog| backlog.bytes);
     let unchecked_bytes = subjects.iter().map(owed).sum();
-    let mut tell = |found: rekindle_content::verify::Progress| tell(found.chunks);
+    let report = passes(node, request, &subjects, tell).await?;
+    let reasons = describe_all(node, &report, &subjects, &mut findings);
+    for (root, reason) in reasons.into_iter().filter(|_| request.salvage) {
+        let Some(info) = subjects.get(root) else { continue };
+        if let Err(error) = node.volumes.ask_salvage(&info.vault.name, &reason).await {
+            findings.add(format!("volume '{}' cannot be salvaged now: {error}", info.vault.name));
+        }
+    }
+    let verify::Progress { chunks, bytes, .. } = report.progress;
+    Ok(Checked { volumes: subjects.len(), chunks, bytes, unchecked_bytes, findings })
+}
+
+/// Passes of a check. The first checks everything; the second checks the missing parts under the
+/// present roots; the last does so while no sweep can end.
+const PASSES: usize = 3;
+
+/// Checks everything that the volumes reach. The findings hold for their roots at the end.
+async fn passes(
+    node: &Node,
+    request: &StartVerify,
+    subjects: &[Info],
+    tell: &mut (dyn FnMut(u64) + Send),
+) -> Result<Report, ApiError> {
+    let mut tell = |found: verify::Progress| tell(found.chunks);
     let budget = request.bytes_per_second.map_or(Budget::Unlimited, Budget::BytesPerSecond);
-    let mut report = rekindle_content::verify::Report::default();
+    let mut report = Report::default();
     let mut extents = vec![Extent::All; subjects.len()];
     for pass in 0..PASSES {
         // While the hold lives, no sweep deletes content that the roots reach, and none can end. So
@@ -115,7 +138,7 @@ async fn check(
         };
         let now = match pass {
             0 => subjects.iter().map(|info| info.vault.root).collect(),
-            _ => roots_now(node, &subjects).await?,
+            _ => roots_now(node, subjects).await?,
         };
         let roots: Vec<_> = now.into_iter().zip(extents).collect();
         let verified = verify_extents(&node.content, &roots, budget, &mut tell).await;
@@ -132,10 +155,21 @@ async fn check(
             break;
         }
     }
-    let mut damage_reports = BTreeMap::new();
+    Ok(report)
+}
+
+/// Puts the damage of a report into words. Returns a reason to salvage each damaged volume, by its
+/// place among the subjects.
+fn describe_all(
+    node: &Node,
+    report: &Report,
+    subjects: &[Info],
+    findings: &mut Findings,
+) -> BTreeMap<usize, String> {
+    let mut reasons = BTreeMap::new();
     for damage in &report.damages {
         findings.add(describe(node, damage, subjects.get(damage.root)));
-        damage_reports
+        reasons
             .entry(damage.root)
             .or_insert_with(|| format!("a check found that {}", damage.error));
     }
@@ -145,21 +179,10 @@ async fn check(
             "pack {pack}: its footer is damaged; no chunk is lost by that, `rekindle salvage run {name}` writes it anew"
         ));
         let reason = || format!("a check found that the footer of pack {pack} is damaged");
-        damage_reports.entry(*root).or_insert_with(reason);
+        reasons.entry(*root).or_insert_with(reason);
     }
-    for (root, reason) in damage_reports.into_iter().filter(|_| request.salvage) {
-        let Some(info) = subjects.get(root) else { continue };
-        if let Err(error) = node.volumes.ask_salvage(&info.vault.name, &reason).await {
-            findings.add(format!("volume '{}' cannot be salvaged now: {error}", info.vault.name));
-        }
-    }
-    let rekindle_content::verify::Progress { chunks, bytes, .. } = report.progress;
-    Ok(Checked { volumes: subjects.len(), chunks, bytes, unchecked_bytes, findings })
+    reasons
 }
-
-/// Passes of a check. The first checks everything; the second checks the missing parts under the
-/// present roots; the last does so while no sweep can end.
-const PASSES: usize = 3;
 
 /// Returns the present roots of volumes; none for a volume that is gone.
 async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError> {

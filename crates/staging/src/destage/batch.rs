@@ -170,17 +170,9 @@ pub(crate) async fn commit(
                 attempt.checkpoint,
             )
         };
-        let value = Vault {
-            root: attempt.root,
-            lost: lost.to_vec(),
-            versions: versions::next(
-                &before,
-                attempt,
-                &inner.spared(volume.id),
-                versions::Time::of(&inner.env),
-            ),
-            ..signed
-        };
+        let time = versions::Time::of(&inner.env);
+        let versions = versions::next(&before, attempt, &inner.spared(volume.id), time);
+        let value = Vault { root: attempt.root, lost: lost.to_vec(), versions, ..signed };
         let begun = inner.env.now();
         let error = match inner.writer.replace(&over, value).await {
             Ok(won) => {
@@ -193,16 +185,7 @@ pub(crate) async fn commit(
         if error.kind() != Kind::Conflict || conflicts > limits::CONFLICTS_MAX {
             wait(volume, &error, &mut pause).await?;
         }
-        let found = loop {
-            let problem = match inner.writer.read::<Vault>(&over.key).await {
-                Ok(Some(found)) => break found,
-                // Removing a volume leaves a vault that records the removal. A store without the
-                // vault is not the right store.
-                Ok(None) => rekindle_datastore::Error::NotFound(over.key.clone()),
-                Err(error) => error,
-            };
-            wait(volume, &problem, &mut pause).await?;
-        };
+        let found = vault_now(volume, &over.key, &mut pause).await?;
         match judge(life, &ours, attempt, &found.value) {
             Verdict::Won => return Ok(Committed::Won(Box::new(found))),
             Verdict::Unchanged if error.kind() == Kind::Full => return Err(error.into()),
@@ -216,19 +199,37 @@ pub(crate) async fn commit(
             },
             Verdict::Fenced => return Err(volume.fenced()),
             Verdict::Deposed => return Err(volume.deposed_by(found.value.incarnation)),
-            Verdict::Absurd => {
-                let reason = format!(
-                    "the vault in the store says checkpoint {} of generation {}, we wrote checkpoint {} of generation {}: \
-                     the store was set back to an older state",
-                    found.value.checkpoint,
-                    found.value.generation,
-                    ours.checkpoint,
-                    ours.generation
-                );
-                return Err(Error::Lost { volume: volume.name.clone(), reason });
-            }
+            Verdict::Absurd => return Err(set_back(volume, &found.value, &ours)),
         }
     }
+}
+
+/// Reads the vault, however long the store is away.
+async fn vault_now(
+    volume: &Arc<Staged>,
+    key: &str,
+    pause: &mut Duration,
+) -> Result<Held<Vault>, Error> {
+    loop {
+        let problem = match volume.inner.writer.read::<Vault>(key).await {
+            Ok(Some(found)) => return Ok(found),
+            // Removing a volume leaves a vault that records the removal. A store without the
+            // vault is not the right store.
+            Ok(None) => rekindle_datastore::Error::NotFound(key.to_owned()),
+            Err(error) => error,
+        };
+        wait(volume, &problem, pause).await?;
+    }
+}
+
+/// The error of a vault that is older than the one that this life wrote.
+fn set_back(volume: &Staged, found: &Vault, ours: &Vault) -> Error {
+    let reason = format!(
+        "the vault in the store says checkpoint {} of generation {}, we wrote checkpoint {} of generation {}: \
+         the store was set back to an older state",
+        found.checkpoint, found.generation, ours.checkpoint, ours.generation
+    );
+    Error::Lost { volume: volume.name.clone(), reason }
 }
 
 /// Pauses after an error of the store, longer each time, and records the error in the volume's

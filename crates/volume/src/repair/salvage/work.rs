@@ -2,7 +2,7 @@
 //! is forgotten.
 
 use super::Job;
-use super::attempts::{self, By, Withheld};
+use super::attempts::{self, By, Ending, Withheld};
 use crate::format::{Account, Memory, Outcome};
 use crate::registry::entry::Waits;
 use crate::registry::machine::Event;
@@ -82,56 +82,30 @@ async fn attempt(
 ) -> Result<String, Error> {
     let claim = job.claim.as_ref();
     let _step = claim.map(|say| say.step("the store: the vault, and what was tried before"));
-    let (vault, began) = {
-        let begun = pin!(async {
-            let vault = records::find(&inner.writer, name).await?;
-            claim.inspect(|say| say.entry.inside.lock().known = true);
-            inner.kinds.check(&vault.value)?;
-            let began = begin(inner, vault.value.id, job.shared.by, name, reason).await?;
-            Ok::<_, Error>((vault, began))
-        });
-        match select(begun, pin!(job.shared.cancel.wait())).await {
-            Either::Left((begun, _)) => begun?,
-            // A stop asks the store for nothing. If the beginning is recorded already, the next
-            // life resumes the salvage.
-            Either::Right(_) if inner.is_stopping() => {
-                return Err(Error::Cancelled(name.to_owned()));
-            }
-            Either::Right((_, begun)) => begun.await?,
-        }
-    };
-    let id = vault.value.id;
+    let (vault, began) = find(inner, name, reason, job).await?;
     let before = vault.value.clone();
     let subject = Subject { name, vault: &before, kinds: &inner.kinds };
     let allowance = {
         let now = inner.env.wall_clock().0;
         let since = began.value.fault.as_ref().map_or(now, |fault| fault.since);
-        attempts::allowance(job.shared.by, since, now, vault.value.size)
+        attempts::allowance(job.shared.by, since, now, before.size)
     };
     let outcome = {
         let work = pin!(repair(inner, name, vault, allowance, job));
-        let cancelled = pin!(job.shared.cancel.wait());
-        match select(work, cancelled).await {
+        match select(work, pin!(job.shared.cancel.wait())).await {
+            Either::Left((Err(Error::Staging(rekindle_staging::Error::Closed(_))), _))
+            | Either::Right(_) => Err(Error::Cancelled(name.to_owned())),
             Either::Left((outcome, _)) => outcome,
-            Either::Right(_) => Err(Error::Cancelled(name.to_owned())),
         }
     };
-    if let (Err(_), Some(say)) = (&outcome, claim)
-        && let Some(open) = inner.staging.find(id)
-    {
-        // The salvage ended early: close the volume that it opened.
-        let _step = say.step("the volume to close");
-        open.close().await?;
-    }
     if outcome.is_err() {
+        if let Some((say, open)) = claim.zip(inner.staging.find(before.id)) {
+            // The salvage ended early: close the volume that it opened.
+            let _step = say.step("the volume to close");
+            open.close().await?;
+        }
         report_damage_again(inner, name);
     }
-    let outcome = match outcome {
-        Err(Error::Staging(rekindle_staging::Error::Closed(_))) => {
-            Err(Error::Cancelled(name.to_owned()))
-        }
-        outcome => outcome,
-    };
     let mut ending = judged(subject, &outcome);
     if ending.outcome == Outcome::Cancelled && inner.is_stopping() {
         // No operator cancelled the salvage, so the next life resumes it.
@@ -147,6 +121,42 @@ async fn attempt(
         }
     }
     *came_to = Some(ending.outcome);
+    record(inner, name, began, ending, job).await;
+    match outcome {
+        Ok(done) => Ok(sentence(subject, &done)),
+        Err(error) if error.is_lasting() => {
+            Err(Error::Salvage { name: name.to_owned(), reason: error.to_string() })
+        }
+        // The store is away, or an operator cancelled: that tells nothing about the volume.
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the vault, and records that an attempt begins.
+async fn find(
+    inner: &Arc<Inner>,
+    name: &str,
+    reason: &str,
+    job: &Job,
+) -> Result<(Held<Vault>, Held<Memory>), Error> {
+    let begun = pin!(async {
+        let vault = records::find(&inner.writer, name).await?;
+        job.claim.as_ref().inspect(|say| say.entry.inside.lock().known = true);
+        inner.kinds.check(&vault.value)?;
+        let began = begin(inner, vault.value.id, job.shared.by, name, reason).await?;
+        Ok((vault, began))
+    });
+    match select(begun, pin!(job.shared.cancel.wait())).await {
+        Either::Left((begun, _)) => begun,
+        // A stop asks the store for nothing. If the beginning is recorded already, the next
+        // life resumes the salvage.
+        Either::Right(_) if inner.is_stopping() => Err(Error::Cancelled(name.to_owned())),
+        Either::Right((_, begun)) => begun.await,
+    }
+}
+
+/// Records the end of an attempt. The repair is done, whether or not it can be recorded.
+async fn record(inner: &Inner, name: &str, began: Held<Memory>, ending: Ending, job: &Job) {
     let ended = attempts::end(began.value.clone(), ending, inner.env.wall_clock().0);
     note(inner, name, &ended);
     let patience = pin!(async {
@@ -156,23 +166,12 @@ async fn attempt(
             false => std::future::pending().await,
         }
     });
-    // The repair is done, whether or not it can be recorded.
     let why = match select(pin!(inner.writer.replace(&began, ended)), patience).await {
-        Either::Left((Ok(_), _)) => None,
-        Either::Left((Err(error), _)) => Some(error.to_string()),
-        Either::Right(_) => Some("the node stops".to_owned()),
+        Either::Left((Ok(_), _)) => return,
+        Either::Left((Err(error), _)) => error.to_string(),
+        Either::Right(_) => "the node stops".to_owned(),
     };
-    if let Some(why) = why {
-        tracing::warn!(volume = name, "the result of its salvage cannot be recorded: {why}");
-    }
-    match outcome {
-        Ok(done) => Ok(sentence(subject, &done)),
-        Err(error) if error.is_lasting() => {
-            Err(Error::Salvage { name: name.to_owned(), reason: error.to_string() })
-        }
-        // The store is away, or an operator cancelled: that tells nothing about the volume.
-        Err(error) => Err(error),
-    }
+    tracing::warn!(volume = name, "the result of its salvage cannot be recorded: {why}");
 }
 
 /// Notes in the registry's entry what of the volume waits, and since when.
@@ -330,7 +329,7 @@ impl Subject<'_> {
 }
 
 /// Makes the memory's entry of an outcome.
-fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> attempts::Ending {
+fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> Ending {
     match outcome {
         Ok(done) if !done.withheld.is_empty() || !done.unfinished.is_empty() => {
             let reason = waits(of, done).join("; ");
@@ -343,7 +342,7 @@ fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> attempts::Endin
                 }
             }));
             lines.extend(done.lines.iter().cloned());
-            attempts::Ending {
+            Ending {
                 outcome: Outcome::Waiting,
                 lines,
                 findings: None,
@@ -359,7 +358,7 @@ fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> attempts::Endin
             lines.extend(done.given_up.iter().cloned());
             lines.extend(done.lines.iter().cloned());
             let is_sound = done.damages == 0 && done.footers == 0 && done.given_up.is_empty();
-            attempts::Ending {
+            Ending {
                 outcome: if is_sound { Outcome::Sound } else { Outcome::Repaired },
                 lines,
                 // A further salvage does not repair damage that a reader meets and a salvage does
@@ -368,20 +367,20 @@ fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> attempts::Endin
                 withheld: None,
             }
         }
-        Err(error @ Error::Cancelled(_)) => attempts::Ending {
+        Err(error @ Error::Cancelled(_)) => Ending {
             outcome: Outcome::Cancelled,
             lines: vec![error.to_string()],
             findings: None,
             withheld: None,
         },
         // The store is away, or part of it: that tells nothing about the volume.
-        Err(error) if error.kind().is_retryable() => attempts::Ending {
+        Err(error) if error.kind().is_retryable() => Ending {
             outcome: Outcome::Waiting,
             lines: vec![error.to_string()],
             findings: None,
             withheld: Some(Withheld { absent: true, reason: error.to_string() }),
         },
-        Err(error) => attempts::Ending {
+        Err(error) => Ending {
             outcome: Outcome::Failed,
             lines: vec![error.to_string()],
             findings: error.is_lasting().then(|| error.to_string()),
