@@ -8,11 +8,8 @@
 use crate::limits;
 use crate::prices::Prices;
 use crate::scale::Scale;
-<<<<<<< HEAD
-use rekindle_cluster::machine::choice::Spread;
-=======
 use rekindle_base::units::format_size;
->>>>>>> origin/main
+use rekindle_cluster::machine::choice::Spread;
 use rekindle_content::{Compression, Parity};
 use rekindle_env::Address;
 use serde::{Deserialize, Serialize};
@@ -328,11 +325,7 @@ impl Config {
                 format_size(rekindle_base::limits::CHANGE_BYTES_MAX)
             ));
         }
-<<<<<<< HEAD
         self.cluster.check()?;
-=======
-        self.check_holders()?;
->>>>>>> origin/main
         self.collector.check()?;
         if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {
             return Err("scrub.interval must be a time, as in 168h, or off".to_owned());
@@ -349,38 +342,6 @@ impl Config {
                     .to_owned(),
             );
         }
-<<<<<<< HEAD
-=======
-        Ok(())
-    }
-
-    /// Checks the addresses of those who hold copies of the log.
-    fn check_holders(&self) -> Result<(), String> {
-        if self.copy_to.len() > rekindle_log::limits::REPLICAS_MAX {
-            return Err(format!(
-                "{} holders of copies are too many: {} at most",
-                self.copy_to.len(),
-                rekindle_log::limits::REPLICAS_MAX
-            ));
-        }
-        let address = |place: &String| place.parse::<Address>().map_err(|bad| bad.to_string());
-        let own = self.hold.as_ref().map(address).transpose()?;
-        let mut holders = Vec::new();
-        for place in &self.copy_to {
-            let holder = address(place)?;
-            if own.as_ref() == Some(&holder) {
-                return Err(format!(
-                    "copies of the log cannot go to {place}, where this node itself holds copies: name another node"
-                ));
-            }
-            if holders.contains(&holder) {
-                return Err(format!(
-                    "copies of the log go to {place} twice: each copy needs a holder of its own"
-                ));
-            }
-            holders.push(holder);
-        }
->>>>>>> origin/main
         Ok(())
     }
 

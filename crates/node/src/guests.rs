@@ -5,9 +5,9 @@
 //! `service/guests.rs` starts guests.
 
 use crate::assemble::Node;
+use parking_lot::Mutex;
 use rekindle_base::{Kind, NodeId};
 use rekindle_front::http::api::ApiError;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;

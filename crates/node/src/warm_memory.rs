@@ -102,49 +102,10 @@ pub(crate) async fn open(
         path,
         name: noted.map(str::to_owned),
     };
-<<<<<<< HEAD
-    let mut arena = map(&path, split.slots, split.frames_bytes).await;
-    if let (None, Err(error)) = (&config.warm, &arena)
-        && is_strange(error)
-    {
-        // The user did not choose this file, and in a folder for all users any user may have taken
-        // its name.
-        let other = format!("rekindle-{node}-{:016x}.warm", env.random_u64());
-        let instead = path.with_file_name(&other);
-        tracing::warn!(path = %path.display(), %error, instead = %instead.display(), "another file is the warm memory");
-        (path, name) = (instead, Some(other));
-        arena = map(&path, split.slots, split.frames_bytes).await;
-    }
-    if let (Some(chosen), Err(error)) = (&config.warm, &arena)
-        && error.kind() == io::ErrorKind::InvalidInput
-        && crate::cluster::left::is_there(env, &config.dir).await
-    {
-        // The file is that of a node that was taken over, which may have more there than in its
-        // log.
-        let file = chosen.file_name().unwrap_or_default().to_string_lossy();
-        path = chosen.with_file_name(format!("{file}-{node}"));
-        arena = map(&path, split.slots, split.frames_bytes).await;
-    }
-    if let (Err(error), true) = (&arena, split.frames_bytes > 0)
-        && !is_strange(error)
-    {
-        // Frames only make the node faster. In an arena of an older binary, slots may have taken
-        // their room.
-        tracing::warn!(path = %path.display(), %error, "no room for block frames: serving without them");
-        arena = map(&path, split.slots, 0).await;
-    }
-    let arena = match arena {
-        Ok(arena) => Ok(arena),
-        Err(error) if config.warm.is_some() || config.warm_bytes.is_some() => Err(error),
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "less warm memory than planned");
-            map(&path, scale.slots_min, 0).await
-=======
     let arena = match file.map_most(split.slots, split.frames_bytes).await {
         Err(error) if !file.is_chosen && config.warm_bytes.is_none() => {
             tracing::warn!(path = %file.path.display(), %error, "less warm memory than planned");
             file.map(scale.slots_min, 0).await
->>>>>>> origin/main
         }
         arena => arena,
     };
@@ -198,6 +159,17 @@ impl WarmFile<'_> {
             let instead = self.path.with_file_name(&other);
             tracing::warn!(path = %self.path.display(), %error, instead = %instead.display(), "another file is the warm memory");
             (self.path, self.name) = (instead, Some(other));
+            arena = self.map(slots, frames_bytes).await;
+        }
+        if let Err(error) = &arena
+            && self.is_chosen
+            && error.kind() == io::ErrorKind::InvalidInput
+            && crate::cluster::left::is_there(self.env, self.folder).await
+        {
+            // The file is that of a node that was taken over, which may have more there than in
+            // its log.
+            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+            self.path = self.path.with_file_name(format!("{file}-{}", self.node));
             arena = self.map(slots, frames_bytes).await;
         }
         if let Err(error) = &arena

@@ -90,7 +90,8 @@ pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
     let noted: Vec<NodeId> = host.home.guests().await.iter().map(|note| note.node).collect();
     for held in membership.member.holder.list().await {
         if !noted.contains(&held.node) {
-            if landed(&host.env, &copies_folder(&host.config, held.node), held.node).await.is_some() {
+            if landed(&host.env, &copies_folder(&host.config, held.node), held.node).await.is_some()
+            {
                 service.guests().set(held.node, Guest::Starting(None));
             }
             let member = membership.member.clone();
