@@ -8,7 +8,7 @@ use rekindle_base::{NodeId, StoreId};
 use rekindle_env::Env;
 use rekindle_warm::{Arena, Frames, FramesShape, Shape};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The warm memory, once the log has taken its slots.
 pub struct WarmMemory {

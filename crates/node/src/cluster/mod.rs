@@ -259,11 +259,6 @@ impl Member {
         self.place.lock().clone()
     }
 
-    /// The way to this host, as the records of its nodes name it.
-    pub(crate) fn note(&self) -> PeerNote {
-        roster::note(&self.place(), self.calls.home.node, &self.secret)
-    }
-
     /// The way to this host, for the record of a node that runs here. A guest keeps its name.
     pub(crate) fn note_for(&self, record: Option<&NodeRecord>) -> PeerNote {
         let named = record.and_then(|record| record.peer.as_ref()).map(|peer| peer.name.clone());

@@ -244,9 +244,10 @@ async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
     };
     let found: Vec<_> = all.iter().filter(is_meant).cloned().collect();
     // A host that has come back bears the name that its old node has still.
-    let at_home = found.iter().filter(|entry| entry.host == entry.node && !entry.is_removed);
-    match (&found[..], &at_home.collect::<Vec<_>>()[..]) {
-        ([one], _) | (_, [one]) if !word.is_empty() => Ok((*one).clone()),
+    let is_at_home = |entry: &&Arc<Entry>| entry.host == entry.node && !entry.is_removed;
+    let at_home: Vec<_> = found.iter().filter(is_at_home).cloned().collect();
+    match (&found[..], &at_home[..]) {
+        ([one], _) | (_, [one]) if !word.is_empty() => Ok(one.clone()),
         ([] | [_], _) => Err(ApiError::new(
             Kind::NotFound,
             format!("the cluster has no node '{word}': see `rekindle cluster ls`"),
