@@ -227,12 +227,16 @@ impl Story {
         let time = Duration::from_millis(1 + self.dice.below(most_ms));
         let end = self.world.elapsed() + time;
         while self.world.elapsed() < end {
-            let rest = end.saturating_sub(self.world.elapsed());
-            self.world.run_until(Stop::Time(rest.min(PAUSE)));
+            self.wait(end.saturating_sub(self.world.elapsed()).min(PAUSE));
             self.tend();
         }
         self.run.stage.check()?;
         self.check()
+    }
+
+    /// Lets so much time pass, even if all hosts are dead.
+    fn wait(&self, time: Duration) {
+        self.world.block_on(self.world.env().sleep(time));
     }
 
     /// Starts daemons again that have ended because their nodes go on elsewhere.
@@ -373,7 +377,7 @@ impl Story {
     /// Lets the hosts go on that stand still. Each finds out then what has become of its node.
     fn awake(&mut self) {
         while self.world.elapsed() < self.stands_until {
-            self.world.run_until(Stop::Time(PAUSE));
+            self.wait(PAUSE);
             self.tend();
         }
     }

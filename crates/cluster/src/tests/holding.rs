@@ -168,7 +168,7 @@ fn segments_of_another_life_are_not_taken_for_those_of_the_same_numbers() {
         let files = (1..20)
             .filter_map(|file| pair.holder.peek(held(OWNER).join(format!("flash/{file:08}.seg"))));
         let found = files.filter(|bytes| NewSegment::read(bytes).as_ref() == Some(new));
-        assert_eq!(found.collect::<Vec<_>>(), [bytes.clone()]);
+        assert_eq!(found.collect::<Vec<_>>(), std::slice::from_ref(bytes));
     }
 }
 
