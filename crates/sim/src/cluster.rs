@@ -86,8 +86,8 @@ struct Run {
     disks_fail: AtomicBool,
     /// Whether the faults are over.
     is_calm: AtomicBool,
-    /// The hosts whose daemon has ended because its node goes on elsewhere. A supervisor would start
-    /// it again.
+    /// The hosts whose daemon has ended because its node goes on elsewhere. A supervisor would
+    /// start it again.
     replaced: [AtomicBool; HOSTS],
 }
 

@@ -81,8 +81,8 @@ pub enum Event {
     CaughtUp(NodeId),
     /// A holder has granted the lease that was asked for at that moment.
     Granted(NodeId, Moment),
-    /// A holder has refused a beat: it takes this node over, perhaps by a user's command, or has met
-    /// a newer life.
+    /// A holder has refused a beat: it takes this node over, perhaps by a user's command, or has
+    /// met a newer life.
     Refused(NodeId),
     /// A holder makes no progress, though it is heard.
     Lags(NodeId),

@@ -342,7 +342,9 @@ pub(super) async fn rotate_key(State(app): State<App>) -> Answered<()> {
 }
 
 /// Has a node take no further copies, and their owners find other holders; or ends that.
-#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/drain", params(("node" = String, Path, description = "Id or name of a node.")), request_body = DrainNode, responses(
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/drain",
+    params(("node" = String, Path, description = "Id or name of a node.")),
+    request_body = DrainNode, responses(
     (status = 200, description = "It drains, or not.")
 ))]
 pub(super) async fn drain_node(

@@ -4,7 +4,7 @@
 //! Private: a reader of the file can be a node of the cluster. The process makes all its files
 //! private.
 
-use crate::Error;
+use crate::error::Error;
 use rekindle_base::StoreId;
 use rekindle_cluster::Secret;
 use rekindle_env::{Env, Open};

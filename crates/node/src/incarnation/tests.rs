@@ -174,8 +174,9 @@ fn a_holder_takes_over_only_by_a_record_that_still_means_it() {
     const FORMER: NodeId = NodeId([9; 16]);
     let attempt = Starts::default().attempting(7, None);
     let unknown = Starts::default();
-    let cases: [(&str, &dyn Fn(&mut NodeRecord), &dyn Fn(&mut NodeRecord), (&Starts, u64), bool);
-        10] = [
+    type Change<'a> = &'a dyn Fn(&mut NodeRecord);
+    type Case<'a> = (&'a str, Change<'a>, Change<'a>, (&'a Starts, u64), bool);
+    let cases: [Case<'_>; 10] = [
         ("it is named", &|_| {}, &|_| {}, (&unknown, 1), true),
         ("another life has begun", &|_| {}, &|now| now.incarnation.0 += 1, (&unknown, 1), false),
         ("its holders have changed", &|_| {}, &|now| now.holders.epoch += 1, (&unknown, 1), false),
