@@ -143,6 +143,17 @@ impl Daemon {
         Path::new("/dev/shm").join(format!("rekindle-story-{name}.warm"))
     }
 
+    /// Removes the warm memory, also that of a later node of the same host.
+    pub fn remove_warm(&self) {
+        let warm = self.warm();
+        let name = warm.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        for entry in std::fs::read_dir("/dev/shm").into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(&name) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
     /// Returns the path of the NBD socket: that in the daemon's folder, unless its path is too long
     /// for a socket.
     #[must_use]
@@ -268,7 +279,7 @@ impl Drop for Daemon {
             println!("--- the daemon said:\n{}", trace.get(tail..).unwrap_or(&trace));
         }
         let _ = self.kill_all();
-        let _ = std::fs::remove_file(self.warm());
+        self.remove_warm();
         if !failed {
             let _ = std::fs::remove_dir_all(&self.scratch);
         }

@@ -8,7 +8,7 @@ mod bad_input;
 mod cli;
 mod client_crash;
 mod clients;
-mod copies;
+mod cluster;
 mod datastore_trouble;
 mod dedup;
 mod filesystems;

@@ -87,11 +87,12 @@ impl Reader {
         self.take("insecure", parse::switch, &mut sockets.insecure)?;
         self.take("socket_group", access::group, &mut sockets.group)?;
         self.take("http_socket_group", access::group, &mut sockets.http_group)?;
-        let mut holders = Vec::new();
-        self.take_places("copy_to", &mut holders)?;
-        config.copy_to = holders.iter().map(Address::to_string).collect();
-        self.take("hold", place, &mut config.hold)?;
-        self.take("hold_budget", parse::budget, &mut config.hold_bytes)?;
+        let cluster = &mut config.cluster;
+        self.take("advertise", place, &mut cluster.advertise)?;
+        self.take("domain", word, &mut cluster.domain)?;
+        self.take("node_name", word, &mut cluster.name)?;
+        self.take("holder_domains", parse::spread, &mut cluster.spread)?;
+        self.take("hold_budget", parse::budget, &mut cluster.hold_bytes)?;
         self.take("warm", path, &mut config.warm)?;
         self.take("warm_size", parse::budget, &mut config.warm_bytes)?;
         self.take("warm_frames", parse::budget, &mut config.warm_frames_bytes)?;

@@ -62,7 +62,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Verify(verify) => command::verify::run(common, verify),
         Command::Cost(_) => command::cost::run(common),
         Command::Space(space) => command::space::run(common, space),
-        Command::Copies(copies) => command::copies::run(common, copies),
+        Command::Cluster(cluster) => command::cluster::run(common, cluster),
         Command::Sweep(sweep) => command::sweep::run(common, sweep),
         Command::Jobs(jobs) => command::jobs::run(common, jobs).map(|()| 0),
         Command::Upgrade(upgrade) => command::upgrade::run(common, upgrade).map(|()| 0),

@@ -2,7 +2,8 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rekindle_content::Parity;
-use rekindle_staging::{Ack, Policy};
+use rekindle_node::config::HolderSpread;
+use rekindle_staging::{Ack, MissingCopy, Policy};
 use rekindle_terminal::words::size;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
@@ -15,6 +16,23 @@ pub fn policy() -> impl TypedValueParser<Value = Policy> {
 /// What `back` asks of the log, in the words of the API.
 pub fn ack() -> impl TypedValueParser<Value = Ack> {
     word(["flash", "memory"])
+}
+
+/// What a write does while there are fewer copies than its volume asks for, in the words of the
+/// API.
+pub fn missing_copy() -> impl TypedValueParser<Value = MissingCopy> {
+    word(["step-down", "stall"])
+}
+
+/// Where the holders of copies may be, in the words of the settings.
+pub fn holder_spread() -> impl TypedValueParser<Value = HolderSpread> {
+    word(["prefer", "remote", "local"])
+}
+
+/// Where the holders of copies may be, of a settings file.
+pub fn spread(word: &str) -> Result<HolderSpread, String> {
+    serde_json::from_value(word.into())
+        .map_err(|_| format!("'{word}' is none: write prefer, remote or local"))
 }
 
 fn word<T, const N: usize>(words: [&'static str; N]) -> impl TypedValueParser<Value = T>

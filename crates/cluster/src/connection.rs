@@ -26,14 +26,19 @@ pub(crate) enum Broken {
     Garbage(#[from] Garbage),
 }
 
+/// The reason why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unanswered {
+    /// The other end does not want to.
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
 impl Connection {
     pub(crate) fn new(env: &Env, stream: Box<dyn Stream>) -> Connection {
         Connection { env: env.clone(), stream, sent: 0, received: 0, buffer: Vec::new() }
-    }
-
-    /// Name of the other end.
-    pub(crate) fn peer(&self) -> String {
-        self.stream.peer()
     }
 
     pub(crate) async fn send(&mut self, message: &Message<'_>) -> Result<(), Broken> {
@@ -80,19 +85,31 @@ impl Connection {
         Ok(Message::decode(&header, &self.buffer)?)
     }
 
-    /// Sends a request, and returns what its reply says; a refusal is an error.
+    /// Sends a request, and returns the reply.
+    pub(crate) async fn ask(
+        &mut self,
+        request: &Message<'_>,
+        patience: Duration,
+    ) -> Result<Message<'_>, Unanswered> {
+        // The reason for an end that the other one has sent lies before the end.
+        let sent = self.send(request).await;
+        match self.receive(patience, crate::limits::TEXT_BYTES_MAX).await {
+            Ok(Message::Refused(text)) => Err(Unanswered::Refused(text)),
+            Ok(reply) if sent.is_ok() => Ok(reply),
+            Ok(_) => Err(Broken::from(Garbage::OutOfOrder).into()),
+            Err(broken) => Err(sent.err().unwrap_or(broken).into()),
+        }
+    }
+
+    /// Sends a request whose reply is "done", and returns what that says.
     pub(crate) async fn call(
         &mut self,
         request: &Message<'_>,
         patience: Duration,
-    ) -> Result<u32, String> {
-        // The reason for an end that the other one has sent lies before the end.
-        let sent = self.send(request).await;
-        match self.receive(patience, crate::limits::TEXT_BYTES_MAX).await {
-            Ok(Message::Done(has)) if sent.is_ok() => Ok(has),
-            Ok(Message::Refused(text)) => Err(text),
-            Ok(_) => Err(Broken::from(Garbage::OutOfOrder).to_string()),
-            Err(broken) => Err(sent.err().unwrap_or(broken).to_string()),
+    ) -> Result<u32, Unanswered> {
+        match self.ask(request, patience).await? {
+            Message::Done(has) => Ok(has),
+            _ => Err(Broken::from(Garbage::OutOfOrder).into()),
         }
     }
 

@@ -10,7 +10,7 @@
 
 use crate::format::Ending;
 use crate::limits::{CAPACITY_MAX, CAPACITY_STEP, FILES_MAX, SEGMENTS_MAX};
-use crate::room::{Room, Share};
+use crate::room::{Room, Share, Speed};
 use rekindle_base::{Incarnation, NodeId, SegmentId};
 use rekindle_env::{Env, File, FileKind, Open};
 use rekindle_log::NewSegment;
@@ -54,6 +54,7 @@ pub(crate) struct Copies {
     node: NodeId,
     folder: PathBuf,
     room: Arc<Room>,
+    speed: Arc<Speed>,
     /// The copies that count.
     counted: BTreeMap<SegmentId, Copy>,
     /// The copies of the sync that runs, and the life that runs it.
@@ -61,6 +62,9 @@ pub(crate) struct Copies {
     life: Incarnation,
     /// The segments that the owner has opened since it began the sync, or went on with it.
     opened: BTreeSet<SegmentId>,
+    /// The segments that the life has opened since the copies were: what is here under their
+    /// numbers is theirs. Another life may have had other segments of the same numbers.
+    known: BTreeSet<SegmentId>,
     /// Whether a sync has ended since the copies were opened.
     is_following: bool,
     /// Files that are named as copies and are none: they go at the end of the next sync.
@@ -92,17 +96,19 @@ impl Copies {
         env: &Env,
         node: NodeId,
         folder: &Path,
-        room: &Arc<Room>,
+        (room, speed): (&Arc<Room>, &Arc<Speed>),
     ) -> Result<Copies, Failure> {
         let mut copies = Copies {
             env: env.clone(),
             node,
             folder: folder.to_owned(),
             room: Arc::clone(room),
+            speed: Arc::clone(speed),
             counted: BTreeMap::new(),
             hidden: None,
             life: Incarnation(0),
             opened: BTreeSet::new(),
+            known: BTreeSet::new(),
             is_following: false,
             strays: Vec::new(),
             last: None,
@@ -129,6 +135,7 @@ impl Copies {
     pub(crate) async fn begin(&mut self, life: Incarnation) -> Result<(), Failure> {
         if self.life != life {
             self.give_up_sync().await?;
+            self.known.clear();
         }
         self.life = life;
         self.opened.clear();
@@ -161,6 +168,7 @@ impl Copies {
         }
         let sealed = self.counted.get_mut(&new.segment);
         if let Some(copy) = sealed.filter(|copy| copy.is_sealed && copy.new == *new) {
+            self.known.insert(new.segment);
             if !copy.is_synced {
                 // The bytes read here may still be on their way, from before a process died.
                 let path = path(&self.folder, copy.file, COUNTED);
@@ -177,6 +185,7 @@ impl Copies {
         };
         match there {
             Some(copy) if copy.new == *new => {
+                self.known.insert(new.segment);
                 return Ok(if copy.is_sealed { new.capacity } else { copy.front });
             }
             Some(_) => return refused("another segment of this number is here"),
@@ -206,6 +215,7 @@ impl Copies {
             share,
         };
         self.hidden.as_mut().unwrap_or(&mut self.counted).insert(new.segment, copy);
+        self.known.insert(new.segment);
         Ok(0)
     }
 
@@ -287,12 +297,14 @@ impl Copies {
             Some(_) => Vec::new(),
             None => NewSegment::batches(&header, offset, bytes),
         };
+        let began = self.env.now();
         let mut start = offset;
         for next in ends.into_iter().filter(|next| *next < end).chain([end]) {
             let piece = &bytes[(start - offset) as usize..(next - offset) as usize];
             handle.write_durable(piece, u64::from(start)).await.map_err(at(&path))?;
             start = next;
         }
+        self.speed.measured(bytes.len(), self.env.now().since(began));
         let mut behind = end;
         while behind < front {
             let zeros = &[0; ZEROS][..ZEROS.min((front - behind) as usize)];
@@ -305,8 +317,11 @@ impl Copies {
     }
 
     pub(crate) async fn seal(&mut self, segment: SegmentId, tail: &[u8]) -> Result<(), Failure> {
-        let counted = self.counted.get(&segment);
-        if self.hidden.is_some() && counted.is_some_and(|copy| copy.is_sealed) {
+        if let Some(hidden) = &self.hidden
+            && !hidden.contains_key(&segment)
+            && self.known.contains(&segment)
+            && self.counted.get(&segment).is_some_and(|copy| copy.is_sealed)
+        {
             return Ok(());
         }
         let copy = self.written(segment)?;
@@ -344,6 +359,7 @@ impl Copies {
             return if self.is_following { Ok(()) } else { refused("no sync has begun") };
         };
         let is_whole = |segment: &SegmentId| match hidden.get(segment) {
+            _ if !self.known.contains(segment) => false,
             Some(copy) => copy.is_ended,
             None => self.counted.get(segment).is_some_and(|copy| copy.is_sealed),
         };
@@ -356,7 +372,9 @@ impl Copies {
             return refused("the head is not here");
         }
         let kept: BTreeSet<SegmentId> = kept.iter().copied().collect();
-        let counts = |segment: &SegmentId| *segment >= head || kept.contains(segment);
+        let counts = |segment: &SegmentId| {
+            kept.contains(segment) || *segment >= head && self.known.contains(segment)
+        };
         let stays = |segment: &SegmentId| counts(segment) && !hidden.contains_key(segment);
         let gone = self.counted.iter().filter(|(segment, _)| !stays(segment));
         let come = hidden.iter().filter(|(segment, _)| counts(segment));
@@ -370,11 +388,16 @@ impl Copies {
         self.note(&ending).await?;
         self.end(&ending).await?;
         // What the log has given up meanwhile.
+        let known = std::mem::take(&mut self.known);
+        let counts = |segment: &SegmentId| {
+            kept.contains(segment) || *segment >= head && known.contains(segment)
+        };
         let hidden = self.hidden.take().unwrap_or_default();
         let (come, left): (BTreeMap<_, _>, _) =
             hidden.into_iter().partition(|(segment, _)| counts(segment));
         self.counted.retain(|segment, _| counts(segment));
         self.counted.extend(come);
+        self.known = known;
         self.strays.clear();
         self.is_following = true;
         self.remove(files_of(&left), HIDDEN).await
@@ -538,7 +561,7 @@ fn path(folder: &Path, file: u32, suffix: &str) -> PathBuf {
     folder.join(format!("flash/{file:08}.{suffix}"))
 }
 
-fn absent_is_well(done: io::Result<()>) -> io::Result<()> {
+pub(crate) fn absent_is_well(done: io::Result<()>) -> io::Result<()> {
     done.or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => Ok(()),
         _ => Err(error),

@@ -2,42 +2,36 @@
 //! either believes anything else.
 //!
 //! ```text
-//! owner   hello                         proof
-//! holder          hello, proof                  done, or why not
+//! caller    hello                         proof
+//! answerer         hello, proof                  done, or why not
 //! ```
-//! A proof is the BLAKE3 hash, keyed with the secret, of the role of its sender and both hellos.
-//! The nonces make it good for one connection, the role for one direction. What follows is not
-//! encrypted.
+//! A proof is the BLAKE3 hash, keyed with the secret, of the role of its sender, both hellos, and
+//! the binding of the TLS connection. The nonces make it good for one connection, the role for one
+//! direction, and the binding for the two ends of one handshake.
 
 use crate::connection::{Broken, Connection};
 use crate::limits::{HELLO_TIME_MAX, STRANGER_BYTES_MAX};
+use crate::secret::Secret;
 use crate::wire::{Hello, Message};
 use rekindle_base::{Life, NodeId, StoreId};
 use rekindle_env::Env;
 
-/// The secret of a cluster.
-#[derive(Clone, Copy)]
-pub struct Secret(pub [u8; 32]);
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret")
-    }
-}
-
 /// The node at this end, and its cluster.
 #[derive(Debug, Clone, Copy)]
-pub struct Identity {
-    pub secret: Secret,
-    pub store: StoreId,
-    pub life: Life,
+pub(crate) struct Identity {
+    pub(crate) secret: Secret,
+    pub(crate) store: StoreId,
+    pub(crate) life: Life,
+    /// The secret of the two ends of this connection.
+    pub(crate) binding: [u8; 32],
 }
 
-const OWNER: &[u8] = b"rekindle peer: owner";
-const HOLDER: &[u8] = b"rekindle peer: holder";
+const CALLER: &[u8] = b"rekindle peer: caller";
+const ANSWERER: &[u8] = b"rekindle peer: answerer";
 const NO_SECRET: &str = "the other end does not know this cluster's secret";
 const NO_HELLO: &str = "the other end does not say hello as peers do";
 const OTHER_STORE: &str = "the other end belongs to another store";
+const OTHER_NODE: &str = "another node answers there";
 
 impl Identity {
     fn hello(&self, env: &Env) -> Hello {
@@ -45,66 +39,66 @@ impl Identity {
     }
 
     /// The proof by the end in this role. Hashes are compared in constant time.
-    pub(crate) fn proof(&self, role: &[u8], owner: &Hello, holder: &Hello) -> blake3::Hash {
+    pub(crate) fn proof(&self, role: &[u8], caller: &Hello, answerer: &Hello) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret.0);
         hasher.update(&(role.len() as u64).to_le_bytes()).update(role);
-        hasher.update(&owner.encode()).update(&holder.encode()).finalize()
+        hasher.update(&caller.encode()).update(&answerer.encode());
+        hasher.update(&self.binding).finalize()
     }
 
-    fn is_proof(&self, role: &[u8], owner: &Hello, holder: &Hello, proof: [u8; 32]) -> bool {
-        self.proof(role, owner, holder) == blake3::Hash::from_bytes(proof)
+    fn is_proof(&self, role: &[u8], caller: &Hello, answerer: &Hello, proof: [u8; 32]) -> bool {
+        self.proof(role, caller, answerer) == blake3::Hash::from_bytes(proof)
     }
 }
 
-/// Says hello as the owner of copies, and proves who it is and asks the same of the holder. `meet`
-/// may refuse the node that holds, before the holder ends an earlier connection for this one.
+/// Says hello, proves who this end is, and asks the same of the other one, which must be this node.
 pub(crate) async fn ask(
     env: &Env,
     connection: &mut Connection,
     identity: &Identity,
-    meet: impl FnOnce(NodeId) -> Result<(), String>,
+    wanted: NodeId,
 ) -> Result<(), String> {
     let work = async {
-        let owner = identity.hello(env);
-        connection.send(&Message::Hello(owner)).await.map_err(text)?;
-        let holder = hello_of(connection).await?;
-        if holder.store != identity.store {
+        let caller = identity.hello(env);
+        connection.send(&Message::Hello(caller)).await.map_err(text)?;
+        let answerer = hello_of(connection).await?;
+        if answerer.store != identity.store {
             return refuse(connection, OTHER_STORE).await;
         }
         let proof = proof_of(connection).await?;
-        if !identity.is_proof(HOLDER, &owner, &holder, proof) {
+        if !identity.is_proof(ANSWERER, &caller, &answerer, proof) {
             return refuse(connection, NO_SECRET).await;
         }
-        let proof = *identity.proof(OWNER, &owner, &holder).as_bytes();
-        if let Err(why) = meet(holder.life.node) {
-            return refuse(connection, &why).await;
+        if answerer.life.node != wanted {
+            return refuse(connection, OTHER_NODE).await;
         }
-        connection.call(&Message::Proof(proof), HELLO_TIME_MAX).await.map(|_| ())
+        let proof = *identity.proof(CALLER, &caller, &answerer).as_bytes();
+        let done = connection.call(&Message::Proof(proof), HELLO_TIME_MAX).await;
+        done.map(|_| ()).map_err(|unanswered| unanswered.to_string())
     };
     env.timeout(HELLO_TIME_MAX, work).await.map_err(|_| text(Broken::Silent))?
 }
 
-/// Answers a hello as the holder of copies, and returns the life that has proved itself. The caller
-/// says "done".
+/// Answers a hello, and returns the life that has proved itself. The caller says "done".
 pub(crate) async fn answer(
     env: &Env,
     connection: &mut Connection,
     identity: &Identity,
 ) -> Result<Life, String> {
     let work = async {
-        let owner = hello_of(connection).await?;
-        if owner.store != identity.store {
+        let caller = hello_of(connection).await?;
+        if caller.store != identity.store {
             return refuse(connection, OTHER_STORE).await;
         }
-        let holder = identity.hello(env);
-        let proof = *identity.proof(HOLDER, &owner, &holder).as_bytes();
-        connection.send(&Message::Hello(holder)).await.map_err(text)?;
+        let answerer = identity.hello(env);
+        let proof = *identity.proof(ANSWERER, &caller, &answerer).as_bytes();
+        connection.send(&Message::Hello(answerer)).await.map_err(text)?;
         connection.send(&Message::Proof(proof)).await.map_err(text)?;
         let proof = proof_of(connection).await?;
-        if !identity.is_proof(OWNER, &owner, &holder, proof) {
+        if !identity.is_proof(CALLER, &caller, &answerer, proof) {
             return refuse(connection, NO_SECRET).await;
         }
-        Ok(owner.life)
+        Ok(caller.life)
     };
     env.timeout(HELLO_TIME_MAX, work).await.map_err(|_| text(Broken::Silent))?
 }

@@ -1,28 +1,38 @@
 //! The copies of all nodes: which peer may write to which of them, and when they are given up to a
 //! log that starts from them.
 
-use crate::copies::{Copies, Failure, at, refused, replace};
-use crate::limits::NODES_MAX;
-use crate::room::Room;
+use crate::copies::{Copies, Failure, absent_is_well, at, refused, replace};
+use crate::limits::{NODES_MAX, SPEED_BYTES, SPEED_PIECE};
+use crate::machine;
+use crate::machine::Pace;
+use crate::machine::choice::Offer;
+use crate::machine::holder::State as MachineState;
+use crate::room::{Room, Speed};
+use crate::roster::Entry;
 use crate::wire::Message;
 use rekindle_base::{Incarnation, Life, NodeId};
-use rekindle_env::{BoxFuture, Env, File, FileKind, Open, Timestamp};
+use rekindle_env::{BoxFuture, Env, File, FileKind, Moment, Open, Timestamp};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// The name of the marker that copies have been taken over.
+/// The name of a marker of earlier versions: the copies have been taken over. The store's record
+/// says that by now.
 const RELEASED: &str = "released";
-const TAKEN_OVER: &str = "these copies have been taken over";
-const NEWER_LIFE: &str = "a newer life of this node has copies here";
 const LATER_CONNECTION: &str = "this node has a later connection";
+const LENT: &str = "this node has been taken over here";
 
 /// Keeps copies of other nodes' logs, each in a folder of its own: `<folder>/<node id>/`.
 pub struct Holder {
     env: Env,
     folder: PathBuf,
     room: Arc<Room>,
+    speed: Arc<Speed>,
+    pace: Pace,
+    /// Time for an owner to be heard first.
+    patience: Duration,
     nodes: parking_lot::Mutex<BTreeMap<NodeId, Arc<Node>>>,
 }
 
@@ -30,13 +40,15 @@ pub struct Holder {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldNode {
     pub node: NodeId,
-    /// `None` when the copies are not this holder's: another process has them, or they have been
-    /// taken over.
+    /// `None` when the copies are not this holder's: another process has them, or the node goes on
+    /// here.
     pub held: Option<Held>,
     /// The time at which the node last sent bytes, since the holder's start.
     pub last_copy: Option<Timestamp>,
-    /// The copies have been taken over.
-    pub is_released: bool,
+    /// The part that this holder plays towards the node.
+    pub state: machine::holder::State,
+    /// Time since the node was heard last; `None`: never since the holder's start.
+    pub silence: Option<Duration>,
 }
 
 /// The copies that count.
@@ -48,19 +60,27 @@ pub struct Held {
     pub newest: Option<Incarnation>,
 }
 
-type Node = tokio::sync::Mutex<State>;
+/// The copies of one node's log.
+pub(crate) struct Node {
+    /// The promises to the owner. Never held over an await.
+    pub(crate) promises: parking_lot::Mutex<machine::holder::Holder>,
+    /// Its record, as the last look has shown it.
+    pub(crate) seen: parking_lot::Mutex<Option<Arc<Entry>>>,
+    state: tokio::sync::Mutex<State>,
+}
 
 struct State {
     env: Env,
     node: NodeId,
     folder: PathBuf,
     room: Arc<Room>,
+    speed: Arc<Speed>,
     /// Keeps a log from starting from the copies.
     lock: Option<Arc<dyn File>>,
     /// `None` before they are read, after the disk has failed, and while a call runs.
     copies: Option<Copies>,
-    is_released: bool,
-    newest: Incarnation,
+    /// The node's log runs in the folder.
+    is_lent: bool,
     /// Number of the newest session; only that one may call.
     session: u64,
     last_copy: Option<Timestamp>,
@@ -69,13 +89,27 @@ struct State {
 impl Holder {
     /// Opens the copies below `folder`. Copies that cannot be read, or that another process uses,
     /// are tried again when their owner calls.
-    pub async fn open(env: &Env, folder: &Path, budget_bytes: u64) -> Result<Arc<Holder>, String> {
-        let opened = Self::open_all(env, folder, budget_bytes).await;
-        opened.map(Arc::new).map_err(|failure| failure.to_string())
+    pub async fn open(
+        env: &Env,
+        folder: &Path,
+        budget_bytes: u64,
+        (pace, patience): (Pace, Duration),
+    ) -> Result<Arc<Holder>, String> {
+        let holder = Holder {
+            env: env.clone(),
+            folder: folder.to_owned(),
+            room: Room::new(budget_bytes),
+            speed: Arc::default(),
+            pace,
+            patience,
+            nodes: parking_lot::Mutex::default(),
+        };
+        let opened = holder.open_all().await;
+        opened.map(|()| Arc::new(holder)).map_err(|failure| failure.to_string())
     }
 
-    async fn open_all(env: &Env, folder: &Path, budget_bytes: u64) -> Result<Holder, Failure> {
-        let disk = env.disk();
+    async fn open_all(&self) -> Result<(), Failure> {
+        let (disk, folder) = (self.env.disk(), &self.folder);
         disk.create_folder(folder).await.map_err(at(folder))?;
         for above in folder.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             match disk.sync_folder(above).await {
@@ -86,20 +120,14 @@ impl Holder {
                 _ => {}
             }
         }
-        let holder = Holder {
-            env: env.clone(),
-            folder: folder.to_owned(),
-            room: Room::new(budget_bytes),
-            nodes: parking_lot::Mutex::default(),
-        };
         for (name, kind) in disk.list(folder).await.map_err(at(folder))? {
             let (FileKind::Folder, Ok(node)) = (kind, name.parse()) else { continue };
-            let copies = holder.node(node)?;
-            if let Err(failure) = copies.lock().await.open().await {
+            let copies = self.node(node)?;
+            if let Err(failure) = copies.open().await {
                 tracing::warn!(%node, %failure, "copies of a node's log cannot be used now");
             }
         }
-        Ok(holder)
+        Ok(())
     }
 
     fn node(&self, node: NodeId) -> Result<Arc<Node>, Failure> {
@@ -107,95 +135,223 @@ impl Holder {
         if nodes.len() >= NODES_MAX && !nodes.contains_key(&node) {
             return refused("copies of too many nodes are here");
         }
-        let state = || State::new(&self.env, node, &self.folder.join(node.to_string()), &self.room);
-        let found = nodes.entry(node).or_insert_with(|| Arc::new(Node::new(state())));
-        Ok(Arc::clone(found))
+        let new = || {
+            let folder = self.folder.join(node.to_string());
+            let promises = machine::holder::Holder::begin(self.pace, self.patience, self.env.now());
+            Arc::new(Node {
+                promises: parking_lot::Mutex::new(promises),
+                seen: parking_lot::Mutex::default(),
+                state: tokio::sync::Mutex::new(State {
+                    env: self.env.clone(),
+                    node,
+                    folder,
+                    room: Arc::clone(&self.room),
+                    speed: Arc::clone(&self.speed),
+                    lock: None,
+                    copies: None,
+                    is_lent: false,
+                    session: 0,
+                    last_copy: None,
+                }),
+            })
+        };
+        Ok(Arc::clone(nodes.entry(node).or_insert_with(new)))
+    }
+
+    /// The copies of a node, if there are any.
+    pub(crate) fn find(&self, node: NodeId) -> Option<Arc<Node>> {
+        self.nodes.lock().get(&node).cloned()
+    }
+
+    /// The nodes of which copies are here.
+    pub(crate) fn nodes(&self) -> Vec<(NodeId, Arc<Node>)> {
+        self.nodes.lock().iter().map(|(id, node)| (*id, Arc::clone(node))).collect()
     }
 
     /// Begins a session of a life that has proved itself. Earlier sessions of its node end.
     pub(crate) async fn session(&self, life: Life) -> Result<Session, String> {
         let begun = async {
             let node = self.node(life.node)?;
-            let mut state = node.lock().await;
-            state.open().await?;
-            if life.incarnation < state.newest {
-                return refused(NEWER_LIFE);
-            }
-            state.newest = life.incarnation;
+            node.admit(life)?;
+            node.open().await?;
+            let mut state = node.state.lock().await;
             state.session += 1;
             let number = state.session;
             drop(state);
             Ok(Session { node, life, number, has_begun: false })
         };
-        begun.await.map_err(|failure| failure.to_string())
+        begun.await.map_err(|failure: Failure| failure.to_string())
     }
 
-    /// Ends the holding of a node's copies for ever: from now on a log may start from them, and the
-    /// node's calls are refused.
-    pub async fn release(&self, node: NodeId) -> Result<(), String> {
-        let found = self.nodes.lock().get(&node).cloned();
-        let found = found.ok_or_else(|| {
-            format!("there are no copies of node {node} here: see `rekindle copies ls`")
-        })?;
-        let mut state = found.lock().await;
-        state.release().await.map_err(|failure| failure.to_string())
+    /// Answers a beat of a life that has proved itself.
+    pub(crate) fn grant(&self, life: Life, lease: Duration) -> Result<(), String> {
+        let node = self.node(life.node).map_err(|failure| failure.to_string())?;
+        let granted = node.promises.lock().grant(life.incarnation, lease, self.env.now());
+        granted.map_err(|refusal| refusal.to_string())
+    }
+
+    /// Notes that a life has stopped in good order.
+    pub(crate) fn rest(&self, life: Life) {
+        if let Some(node) = self.find(life.node) {
+            node.promises.lock().rest(life.incarnation);
+        }
+    }
+
+    /// Whether a life is heard here.
+    pub(crate) fn hears(&self, life: Life) -> bool {
+        let hears = |node: Arc<Node>| node.promises.lock().hears(life.incarnation, self.env.now());
+        self.find(life.node).is_some_and(hears)
+    }
+
+    /// What this holder can offer to another owner.
+    #[must_use]
+    pub fn offer(&self) -> Offer {
+        let (taken, budget) = self.room.usage();
+        Offer { free: budget.saturating_sub(taken), taken, speed: self.speed.bytes_per_second() }
+    }
+
+    /// Measures the speed of the flash, before there is any copy to measure it by.
+    pub async fn measure(&self) {
+        let path = self.folder.join("speed");
+        let measured = async {
+            let file = self.env.disk().open(&path, Open::Create).await?;
+            file.preallocate(SPEED_BYTES).await?;
+            let piece = vec![0x5a; SPEED_PIECE];
+            for offset in (0..SPEED_BYTES).step_by(SPEED_PIECE) {
+                let began = self.env.now();
+                file.write_durable(&piece, offset).await?;
+                self.speed.measured(SPEED_PIECE, self.env.now().since(began));
+            }
+            drop(file);
+            self.env.disk().remove(&path).await
+        };
+        if let Err(error) = measured.await {
+            tracing::debug!(%error, "the speed of the flash for copies is not known");
+        }
     }
 
     /// The nodes of which copies are here.
     pub async fn list(&self) -> Vec<HeldNode> {
-        let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
-        let mut list = Vec::with_capacity(nodes.len());
-        for node in nodes {
-            list.push(node.lock().await.view());
+        let mut list = Vec::new();
+        for (id, node) in self.nodes() {
+            list.push(node.view(id, self.env.now()).await);
         }
         list
+    }
+
+    /// Lends a node's folder to its log: waits for the call that runs, and takes none afterwards.
+    pub(crate) async fn lend(&self, node: &Node) -> Result<(), String> {
+        node.state.lock().await.lend().await.map_err(|failure| failure.to_string())
+    }
+
+    /// Takes a folder back that was lent, and that no log uses.
+    pub(crate) async fn take_back(&self, node: &Node) {
+        node.state.lock().await.is_lent = false;
+    }
+
+    /// Claims a node whose last life has begun here. `false`: the watch takes it over, or has done
+    /// so.
+    #[must_use]
+    pub fn claim(&self, node: NodeId, life: Incarnation) -> bool {
+        let Some(found) = self.find(node) else { return false };
+        let mut promises = found.promises.lock();
+        let is_free = !matches!(promises.state(), MachineState::Taking | MachineState::Guest);
+        if is_free {
+            promises.hosts(life);
+        }
+        is_free
+    }
+
+    /// Notes that this life of a node is begun here: nothing is promised to any other life. Returns
+    /// the folder, which no call of an owner writes from now on.
+    pub async fn host(&self, node: NodeId, life: Incarnation) -> Result<PathBuf, String> {
+        let found = self.node(node).map_err(|failure| failure.to_string())?;
+        found.promises.lock().hosts(life);
+        self.lend(&found).await?;
+        Ok(self.folder.join(node.to_string()))
+    }
+
+    /// Notes that the node, which went on here, does so no more. Its log has let go of the folder.
+    pub async fn give_back(&self, node: NodeId) {
+        let Some(found) = self.find(node) else { return };
+        self.take_back(&found).await;
+        found.promises.lock().ended();
     }
 }
 
 /// Makes the copies of a node's log in `folder`, which no holder uses, ready for a log to start
-/// from them: [`Holder::release`] without a holder. The folder may have been moved, under any name.
+/// from them. The folder may have been moved, under any name.
 pub async fn adopt(env: &Env, folder: &Path, node: NodeId) -> Result<(), String> {
     env.disk().list(folder).await.map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut state = State::new(env, node, folder, &Room::new(0));
-    state.release().await.map_err(|failure| failure.to_string())
+    let mut state = State {
+        env: env.clone(),
+        node,
+        folder: folder.to_owned(),
+        room: Room::new(0),
+        speed: Arc::default(),
+        lock: None,
+        copies: None,
+        is_lent: false,
+        session: 0,
+        last_copy: None,
+    };
+    let lent = async {
+        state.open().await?;
+        state.lend().await
+    };
+    lent.await.map_err(|failure| failure.to_string())
+}
+
+impl Node {
+    fn admit(&self, life: Life) -> Result<(), Failure> {
+        let admitted = self.promises.lock().admit(life.incarnation);
+        admitted.map_err(|refusal| Failure::Refused(refusal.to_string()))
+    }
+
+    /// Reads the copies, unless that is done.
+    async fn open(&self) -> Result<(), Failure> {
+        let mut state = self.state.lock().await;
+        state.open().await?;
+        let newest = state.copies.as_ref().and_then(Copies::newest).unwrap_or_default();
+        self.promises.lock().meet(newest);
+        Ok(())
+    }
+
+    async fn view(&self, id: NodeId, now: Moment) -> HeldNode {
+        let state = self.state.lock().await;
+        let promises = self.promises.lock();
+        let held = state.copies.as_ref().map(|copies| {
+            let (bytes, segments) = copies.size();
+            Held { bytes, segments, newest: Some(promises.newest()).filter(|life| life.0 > 0) }
+        });
+        HeldNode {
+            node: id,
+            held,
+            last_copy: state.last_copy,
+            state: promises.state(),
+            silence: promises.heard().map(|heard| now.since(heard)),
+        }
+    }
 }
 
 impl State {
-    fn new(env: &Env, node: NodeId, folder: &Path, room: &Arc<Room>) -> State {
-        State {
-            env: env.clone(),
-            node,
-            folder: folder.to_owned(),
-            room: Arc::clone(room),
-            lock: None,
-            copies: None,
-            is_released: false,
-            newest: Incarnation(0),
-            session: 0,
-            last_copy: None,
-        }
-    }
-
     /// Reads the copies, unless that is done, and keeps logs from starting from them.
     async fn open(&mut self) -> Result<(), Failure> {
-        if self.is_released {
-            return refused(TAKEN_OVER);
+        if self.is_lent {
+            return refused(LENT);
         }
         if self.copies.is_some() {
             return Ok(());
         }
-        if self.lock.is_none() && !self.has_marker().await? {
+        if self.lock.is_none() {
             self.lock = Some(self.take_lock().await?);
         }
-        // Another process may have released the copies before this one had the lock.
-        if self.has_marker().await? {
-            (self.is_released, self.lock) = (true, None);
-            return refused(TAKEN_OVER);
-        }
-        let opened = Copies::open(&self.env, self.node, &self.folder, &self.room).await;
+        let marker = self.folder.join(RELEASED);
+        absent_is_well(self.env.disk().remove(&marker).await).map_err(at(&marker))?;
+        let opened =
+            Copies::open(&self.env, self.node, &self.folder, (&self.room, &self.speed)).await;
         // The folder may have been removed, and a lock of a file without a name keeps nothing away.
         let copies = opened.inspect_err(|_| self.lock = None)?;
-        self.newest = self.newest.max(copies.newest().unwrap_or_default());
         self.copies = Some(copies);
         Ok(())
     }
@@ -216,33 +372,12 @@ impl State {
         }
     }
 
-    async fn has_marker(&self) -> Result<bool, Failure> {
-        let path = self.folder.join(RELEASED);
-        match self.env.disk().open(&path, Open::Read).await {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(at(&path)(error)),
+    async fn lend(&mut self) -> Result<(), Failure> {
+        if let Some(mut copies) = self.copies.take() {
+            copies.give_up_sync().await?;
         }
-    }
-
-    async fn release(&mut self) -> Result<(), Failure> {
-        match self.open().await {
-            Err(Failure::Refused(why)) if why == TAKEN_OVER => return Ok(()),
-            opened => opened?,
-        }
-        let Some(mut copies) = self.copies.take() else { return Ok(()) };
-        copies.give_up_sync().await?;
-        replace(&self.env, &self.folder, RELEASED, TAKEN_OVER.as_bytes()).await?;
-        (self.is_released, self.lock) = (true, None);
+        (self.is_lent, self.lock) = (true, None);
         Ok(())
-    }
-
-    fn view(&self) -> HeldNode {
-        let held = self.copies.as_ref().map(|copies| {
-            let (bytes, segments) = copies.size();
-            Held { bytes, segments, newest: Some(self.newest).filter(|life| life.0 > 0) }
-        });
-        HeldNode { node: self.node, held, last_copy: self.last_copy, is_released: self.is_released }
     }
 }
 
@@ -261,10 +396,13 @@ impl Session {
         request: &'a Message<'a>,
     ) -> BoxFuture<'a, Result<u32, String>> {
         Box::pin(async move {
-            let mut state = self.node.lock().await;
+            let mut state = self.node.state.lock().await;
             let who = (self.life, self.number);
-            let done = Self::act(&mut state, who, &mut self.has_begun, request);
-            done.await.map_err(|failure| failure.to_string())
+            let done = match self.node.admit(self.life) {
+                Ok(()) => Self::act(&mut state, who, &mut self.has_begun, request).await,
+                Err(refusal) => Err(refusal),
+            };
+            done.map_err(|failure| failure.to_string())
         })
     }
 
@@ -274,11 +412,8 @@ impl Session {
         has_begun: &mut bool,
         request: &Message<'_>,
     ) -> Result<u32, Failure> {
-        if state.is_released {
-            return refused(TAKEN_OVER);
-        }
-        if life.incarnation < state.newest {
-            return refused(NEWER_LIFE);
+        if state.is_lent {
+            return refused(LENT);
         }
         if number != state.session {
             return refused(LATER_CONNECTION);

@@ -34,9 +34,69 @@ pub const FRAME_TIME_MAX: Duration = Duration::from_secs(10);
 pub const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Pause between two signs of life of a peer that has nothing to send.
 pub const PING_PAUSE: Duration = Duration::from_secs(8);
+/// Pause between two beats of an owner to a holder.
+pub const BEAT: Duration = Duration::from_millis(100);
+/// The lease that a beat asks for, from the moment of asking. A process on a loaded host may get no
+/// time of a core for some hundred milliseconds: at a load of 11 on two cores, an owner that was
+/// well was silent for more than 350 ms. A false alarm is safe, and it ends the sessions of all
+/// clients; so the times of suspicion are as long as a takeover in about two seconds permits.
+pub const LEASE: Duration = Duration::from_millis(1200);
+/// Longest lease that a holder grants. A holder that was started again waits as long before it
+/// takes over: its last process may have granted one.
+pub const LEASE_MAX: Duration = Duration::from_secs(2);
+/// A holder lets a lease last longer by this part, as a divisor: clocks run at different rates.
+pub const DRIFT_PART: u32 = 16;
+/// Silence of a holder after which its owner replaces it.
+pub const REPLACE_AFTER: Duration = Duration::from_millis(800);
+/// Silence of an owner after which a holder suspects it.
+pub const SUSPECT_AFTER: Duration = Duration::from_secs(1);
+/// Further patience of each later holder, in the record's order, with a silent owner.
+pub const TURN: Duration = Duration::from_millis(250);
+/// Silence of an owner after which a holder takes over although another holder hears the owner.
+/// As long, an owner waits for a holder that refuses it because a takeover is under way there.
+pub const INSIST_AFTER: Duration = Duration::from_secs(3);
+/// Attempts of a takeover by a user's command, whose record has changed meanwhile.
+pub const BY_HAND_TRIES: u32 = 5;
+/// Silence of an owner that was not heard since the holder's host was started.
+pub const COLD_AFTER: Duration = Duration::from_secs(20);
+/// Longest time without progress of a required holder that is heard.
+pub const LAG_MAX: Duration = Duration::from_secs(2);
+/// Longest time in which a holder of the node's last life gets all of the next life's log.
+pub const WHOLE_WITHIN: Duration = Duration::from_secs(1);
+/// Beats for which a holder's watch may stand still before it believes no silence that it finds.
+pub const STALL_BEATS: u32 = 2;
+/// Candidates of which the best becomes a holder.
+pub const CANDIDATES: usize = 3;
+/// Longest time for a candidate's answer.
+pub const OFFER_TIME_MAX: Duration = Duration::from_millis(500);
+/// Longest time for another holder's word whether it hears a silent owner.
+pub const HEARS_TIME_MAX: Duration = Duration::from_millis(150);
+/// Pause before another holder is looked for, after none was found; and at most.
+pub const CHOOSE_PAUSE: Duration = Duration::from_secs(1);
+pub const CHOOSE_PAUSE_MAX: Duration = Duration::from_secs(60);
+/// Time for which a node that was lost as a holder is not chosen again, if there are others.
+pub const AVOID_FOR: Duration = Duration::from_secs(10);
+
+/// Bytes that are written to measure the speed of the flash for copies, and of one write of them.
+pub const SPEED_BYTES: u64 = 4 << 20;
+pub const SPEED_PIECE: usize = 256 << 10;
+/// Least bytes of a write by which the speed is measured.
+pub const SPEED_BYTES_MIN: usize = 32 << 10;
+/// Longest time for a connection to another node, without the hello.
+pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+/// Longest time for a look into the record of another node.
+pub const ROSTER_TIME_MAX: Duration = Duration::from_secs(2);
+/// Longest time for telling a holder that its owner stops.
+pub const REST_TIME_MAX: Duration = Duration::from_millis(300);
+
 /// Pause after a failed accept.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Buffer of a connection that is kept between two frames, bytes.
 pub const BUFFER_BYTES_KEPT: usize = 1280 << 10;
 
+const _: () = assert!(REPLACE_AFTER.as_millis() < LEASE.as_millis(), "reads go on meanwhile");
+const _: () = assert!(REPLACE_AFTER.as_millis() <= SUSPECT_AFTER.as_millis(), "the owner is first");
+const _: () = assert!(SUSPECT_AFTER.as_millis() <= LEASE.as_millis(), "no wait is added");
+const _: () = assert!(LEASE_MAX.as_millis() < INSIST_AFTER.as_millis(), "a taker has its time");
+const _: () = assert!(LEASE.as_millis() <= LEASE_MAX.as_millis());
 const _: () = assert!(PING_PAUSE.as_secs() * 3 < IDLE_TIME_MAX.as_secs(), "one ping may be late");

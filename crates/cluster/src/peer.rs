@@ -1,51 +1,15 @@
 //! The replica that a log calls: a holder on another node.
 
+use crate::calls::Calls;
 use crate::connection::Connection;
-use crate::hello::{self, Identity, Secret};
 use crate::limits::{FRAME_TIME_MAX, HOME_BYTES_MAX, PING_PAUSE};
 use crate::wire::Message;
-use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
-use rekindle_env::{Address, BoxFuture, Env, TaskHandle};
+use rekindle_base::{Life, NodeId, SegmentId};
+use rekindle_env::{BoxFuture, Env, TaskHandle};
 use rekindle_log::{NewSegment, Replica};
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Mutex, Notify};
-
-/// Where a peer is, and the node that calls it.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    pub address: Address,
-    pub secret: Secret,
-    pub store: StoreId,
-    pub node: NodeId,
-    pub incarnation: Incarnation,
-    /// The node's `node.json`, so that the copies can be started from.
-    pub home: Vec<u8>,
-    /// Shared by all peers of the node.
-    pub holders: Holders,
-}
-
-/// The holder behind each address. A holder with two addresses would count as two copies, and keeps
-/// one.
-#[derive(Debug, Clone, Default)]
-pub struct Holders(Arc<parking_lot::Mutex<BTreeMap<String, NodeId>>>);
-
-impl Holders {
-    /// Notes the holder that was met at an address. Returns an error if another address leads to
-    /// the same one.
-    fn meet(&self, address: &Address, holder: NodeId) -> Result<(), String> {
-        let (mut holders, address) = (self.0.lock(), address.to_string());
-        let is_other = |(place, met): &(&String, &NodeId)| **place != address && **met == holder;
-        if let Some((other, _)) = holders.iter().find(is_other) {
-            return Err(format!(
-                "the holder at {other} is the same node: each copy needs a holder of its own"
-            ));
-        }
-        holders.insert(address, holder);
-        Ok(())
-    }
-}
 
 /// A holder of copies on another node. It connects at its first call, and anew after an error. The
 /// calls come from the background threads, as those of a log do.
@@ -55,8 +19,12 @@ pub struct Peer {
 }
 
 struct Inner {
-    env: Env,
-    settings: Settings,
+    calls: Arc<Calls>,
+    /// The life whose log it is.
+    life: Life,
+    holder: NodeId,
+    /// The life's `node.json`, so that the copies can be started from.
+    home: Vec<u8>,
     /// `None` while a call runs: one that fails or is broken off leaves no connection.
     connection: Mutex<Option<Connection>>,
     /// The reason why the last connection has ended between two calls, and a bell for it.
@@ -70,15 +38,18 @@ const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 impl Peer {
     /// Makes a peer, which is not connected yet.
     #[must_use]
-    pub fn new(env: &Env, settings: Settings) -> Peer {
+    pub fn new(calls: &Arc<Calls>, life: Life, holder: NodeId, home: Vec<u8>) -> Peer {
         let inner = Arc::new(Inner {
-            env: env.clone(),
-            settings,
+            calls: Arc::clone(calls),
+            life,
+            holder,
+            home,
             connection: Mutex::default(),
             lost: parking_lot::Mutex::default(),
             bell: Notify::new(),
         });
-        let pings = env.spawn("peer-ping", ping(env.clone(), Arc::downgrade(&inner)));
+        let pings = ping(calls.env.clone(), Arc::downgrade(&inner));
+        let pings = calls.env.spawn("peer-ping", pings);
         Peer { inner, pings }
     }
 
@@ -106,23 +77,18 @@ impl Inner {
             Some(connection) => connection,
             None => self.connect().await?,
         };
-        let has = connection.call(request, CALL_TIME_MAX).await?;
+        let has = connection.call(request, CALL_TIME_MAX).await.map_err(|why| why.to_string())?;
         *slot = Some(connection);
         Ok(has)
     }
 
     async fn connect(&self) -> Result<Connection, String> {
-        let Settings { address, secret, store, node, incarnation, home, holders } = &self.settings;
-        if home.len() > HOME_BYTES_MAX as usize {
+        if self.home.len() > HOME_BYTES_MAX as usize {
             return Err("node.json is too long to be copied".to_owned());
         }
-        let stream = self.env.net().connect(address).await.map_err(|error| error.to_string())?;
-        let mut connection = Connection::new(&self.env, stream);
-        let life = Life { node: *node, incarnation: *incarnation };
-        let identity = Identity { secret: *secret, store: *store, life };
-        let meet = |holder| holders.meet(address, holder);
-        hello::ask(&self.env, &mut connection, &identity, meet).await?;
-        connection.call(&Message::Home(home), CALL_TIME_MAX).await?;
+        let mut connection = self.calls.connect(self.life, self.holder).await?;
+        let home = connection.call(&Message::Home(&self.home), CALL_TIME_MAX).await;
+        home.map_err(|why| why.to_string())?;
         Ok(connection)
     }
 }
@@ -138,7 +104,7 @@ async fn ping(env: Env, peer: Weak<Inner>) {
         match connection.call(&Message::Ping, FRAME_TIME_MAX).await {
             Ok(_) => *slot = Some(connection),
             Err(why) => {
-                *peer.lost.lock() = Some(why);
+                *peer.lost.lock() = Some(why.to_string());
                 peer.bell.notify_one();
             }
         }
@@ -147,7 +113,9 @@ async fn ping(env: Env, peer: Weak<Inner>) {
 
 impl Replica for Peer {
     fn name(&self) -> String {
-        self.inner.settings.address.to_string()
+        let entry = self.inner.calls.roster.find(self.inner.holder);
+        let name = entry.and_then(|entry| entry.place.as_ref().map(|place| place.name.clone()));
+        name.filter(|name| !name.is_empty()).unwrap_or_else(|| self.inner.holder.to_string())
     }
 
     fn begin(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -1,14 +1,15 @@
-//! The bytes between a peer and a holder of copies: total functions of any bytes. Page:
+//! The bytes between two nodes of a cluster: total functions of any bytes. Page:
 //! docs/format/peer.md.
 
 use crate::limits::{CAPACITY_MAX, HOME_BYTES_MAX, SEGMENTS_MAX, TEXT_BYTES_MAX};
+use crate::machine::choice::Offer;
 use rekindle_base::checksum::{crc32c, crc32c_seeded};
 use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
 use rekindle_log::NewSegment;
 use rekindle_log::limits::COPY_BYTES_MAX;
 
 /// Version of the protocol.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame before its payload.
 pub const HEADER_BYTES: usize = 32;
 /// Bytes of a hello.
@@ -18,6 +19,8 @@ pub const PROOF_BYTES: usize = 32;
 
 const MAGIC: [u8; 4] = *b"RKpr";
 const OPEN_BYTES: u32 = 36;
+const OFFERED_BYTES: u32 = 24;
+const HEARS_BYTES: u32 = 24;
 
 /// Numbers of the kinds of frame.
 mod kind {
@@ -31,8 +34,14 @@ mod kind {
     pub(super) const KEEP: u16 = 8;
     pub(super) const FREE: u16 = 9;
     pub(super) const PING: u16 = 10;
+    pub(super) const BEAT: u16 = 11;
+    pub(super) const REST: u16 = 12;
+    pub(super) const OFFER: u16 = 13;
+    pub(super) const HEARS: u16 = 14;
+    pub(super) const DRAIN: u16 = 15;
     pub(super) const DONE: u16 = 128;
     pub(super) const REFUSED: u16 = 129;
+    pub(super) const OFFERED: u16 = 130;
 }
 
 /// Bytes that no further byte could make a frame.
@@ -110,7 +119,10 @@ fn longest(kind: u16) -> Option<u32> {
         kind::HELLO => HELLO_BYTES as u32,
         kind::PROOF => PROOF_BYTES as u32,
         kind::HOME => HOME_BYTES_MAX,
-        kind::BEGIN | kind::PING => 0,
+        kind::BEGIN | kind::PING | kind::REST | kind::OFFER => 0,
+        kind::BEAT | kind::DRAIN => 4,
+        kind::HEARS => HEARS_BYTES,
+        kind::OFFERED => OFFERED_BYTES,
         kind::OPEN => OPEN_BYTES,
         kind::COPY => 12 + COPY_BYTES_MAX,
         kind::SEAL => 8 + CAPACITY_MAX,
@@ -172,8 +184,20 @@ pub enum Message<'a> {
     Free(SegmentId),
     /// A sign of life.
     Ping,
+    /// Asks for a lease of so many milliseconds.
+    Beat(u32),
+    /// The life stops in good order.
+    Rest,
+    /// Asks what this node has to offer as a holder.
+    Offer,
+    /// Asks whether this node hears a life whose copies it has.
+    Hears(Life),
+    /// Asks that the node takes no further copies (1), or takes some again (0).
+    Drain(u32),
     /// The reply to a request that was carried out; of an open, the count of bytes that are there.
     Done(u32),
+    /// The reply to an offer.
+    Offered(Offer),
     /// The reply to any other request.
     Refused(String),
 }
@@ -236,6 +260,25 @@ impl<'a> Message<'a> {
                 kind::FREE
             }
             Message::Ping => kind::PING,
+            Message::Beat(lease) => {
+                put(&lease.to_le_bytes());
+                kind::BEAT
+            }
+            Message::Rest => kind::REST,
+            Message::Offer => kind::OFFER,
+            Message::Hears(life) => {
+                put(&life.node.0);
+                put(&life.incarnation.0.to_le_bytes());
+                kind::HEARS
+            }
+            Message::Drain(on) => {
+                put(&on.to_le_bytes());
+                kind::DRAIN
+            }
+            Message::Offered(Offer { free, taken, speed }) => {
+                [free, taken, speed].iter().for_each(|number| put(&number.to_le_bytes()));
+                kind::OFFERED
+            }
             Message::Done(has) => {
                 put(&has.to_le_bytes());
                 kind::DONE
@@ -288,6 +331,19 @@ impl<'a> Message<'a> {
             }
             kind::FREE => Message::Free(SegmentId(fields.u64()?)),
             kind::PING => Message::Ping,
+            kind::BEAT => Message::Beat(fields.u32()?),
+            kind::REST => Message::Rest,
+            kind::OFFER => Message::Offer,
+            kind::HEARS => Message::Hears(Life {
+                node: NodeId(fields.array()?),
+                incarnation: Incarnation(fields.u64()?),
+            }),
+            kind::DRAIN => Message::Drain(fields.u32()?),
+            kind::OFFERED => Message::Offered(Offer {
+                free: fields.u64()?,
+                taken: fields.u64()?,
+                speed: fields.u64()?,
+            }),
             kind::DONE => Message::Done(fields.u32()?),
             kind::REFUSED => {
                 let text = std::str::from_utf8(fields.rest()).map_err(|_| Garbage::Damaged)?;

@@ -335,6 +335,7 @@ impl Inner {
         drop(closing);
         self.folder_lock.lock().take();
         self.unasked.lock().drain(..).for_each(|task| task.abort());
+        self.copies.end();
         Ok(())
     }
 }

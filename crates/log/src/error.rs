@@ -53,14 +53,6 @@ pub enum Error {
         /// The newest known here.
         known: u32,
     },
-    /// A change is to be copied to more replicas than the log has.
-    #[error("{wanted} copies on other nodes are asked for, this log has {has}")]
-    NoReplica {
-        /// Count of the copies asked for.
-        wanted: u8,
-        /// Count of the log's replicas.
-        has: u8,
-    },
     /// The log was closed.
     #[error("the log is closed")]
     Closed,
@@ -71,9 +63,11 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Error::Flash { .. } | Error::TakenAway(_) | Error::Closed => Kind::Io,
+            Error::Flash { .. } | Error::TakenAway(_) => Kind::Io,
+            // The life ends; the next one, here or elsewhere, takes the request.
+            Error::Closed => Kind::Unavailable,
             Error::Damaged { .. } | Error::Lost { .. } => Kind::Damaged,
-            Error::Foreign(_) | Error::NoReplica { .. } => Kind::Invalid,
+            Error::Foreign(_) => Kind::Invalid,
             Error::Newer { .. } => Kind::Unsupported,
         }
     }

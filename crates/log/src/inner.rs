@@ -80,7 +80,7 @@ pub(crate) struct Parts {
     pub(crate) table: Table<Option<Arc<Segment>>>,
     pub(crate) recovery: Recovery,
     pub(crate) folder_lock: Arc<dyn File>,
-    pub(crate) copies: Copiers,
+    pub(crate) copies: Arc<Copiers>,
 }
 
 impl Inner {
@@ -123,7 +123,7 @@ impl Inner {
             wanted: Notify::new(),
             latched: OnceLock::new(),
             recovery: parts.recovery,
-            copies: Arc::new(parts.copies),
+            copies: parts.copies,
             folder_lock: Mutex::new(Some(parts.folder_lock)),
             unasked: Mutex::default(),
             much_uncommitted,
@@ -301,6 +301,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.unasked.get_mut().drain(..).for_each(|task| task.abort());
+        self.copies.end();
         self.table.get_mut().segments().filter_map(|(_, held)| held.as_ref()).for_each(|segment| {
             segment.keep_file();
         });

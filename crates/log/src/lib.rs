@@ -28,7 +28,7 @@
 //! | `heads` | how one head follows another | `head` (how its bytes lie) |
 //! | `segment` | serves reads of places, from memory or flash | `segment_pool` |
 //! | `along` | serves reads of many places in a known order | `segment` |
-//! | `replica` | copies segments to holders elsewhere | `segment` |
+//! | `replica` | copies segments to holders elsewhere, which come and go | `segment` |
 //! | `segment_pool` | keeps free files and slots, and opens files | none |
 
 mod admit;
@@ -65,7 +65,7 @@ pub use along::{Along, along};
 pub use door::Quantum;
 pub use error::Error;
 pub use progress::{Copied, Media, Progress};
-pub use replica::{NewSegment, Replica};
+pub use replica::{Follower, NewSegment, Replica};
 pub use segment::{Place, read_ahead};
 pub use start::Discovery;
 pub use summary::LogSummary;
@@ -255,13 +255,8 @@ impl Log {
         let opener = driver::open_unasked(Arc::downgrade(&inner));
         // On threads of their own: what the destager keeps the background threads busy with would
         // hold up every write, once a head is full or a commit is due.
-        let mut tasks =
+        *inner.unasked.lock() =
             vec![env.spawn_session("log-flush", flusher), env.spawn_session("log-open", opener)];
-        tasks.extend((0..inner.copies.count()).map(|index| {
-            let copier = replica::follow(env.clone(), Arc::clone(&inner.copies), index);
-            env.spawn("log-copy", copier)
-        }));
-        *inner.unasked.lock() = tasks;
         inner.make_ahead();
         Log { inner }
     }
@@ -312,36 +307,58 @@ impl Log {
         self.inner.commit(position).await
     }
 
-    /// Makes everything before `position` reach `media`: flash, and so many replicas. Waits for
-    /// replicas as long as they need. Errors as of [`Log::commit`], and [`Error::NoReplica`] if
-    /// there are fewer than asked for.
+    /// Makes everything before `position` reach `media`: flash, and the required replicas. Waits
+    /// for replicas as long as they need, and for more of them if there are fewer than asked for.
+    /// Errors as of [`Log::commit`].
     pub async fn reach(&self, media: Media, position: Position) -> Result<(), Error> {
-        let inner = &*self.inner;
-        if media.flash || media.copies > 0 {
-            // A replica gets what is certified, and a commit certifies.
-            inner.commit(position).await?;
-        }
         if media.copies == 0 {
-            return Ok(());
+            return if media.flash { self.inner.commit(position).await } else { Ok(()) };
         }
-        if media.copies > self.replicas() {
-            return Err(Error::NoReplica { wanted: media.copies, has: self.replicas() });
-        }
-        let position = position.min(inner.appended());
-        inner.copies.until(media.copies, position, || inner.check()).await
+        self.reach_required(media.copies, position).await
     }
 
-    /// Count of the replicas that each segment is copied to.
+    /// Makes everything before `position` reach flash and the required replicas, which may be
+    /// none. Errors as of [`Log::commit`].
+    pub async fn reach_all(&self, position: Position) -> Result<(), Error> {
+        self.reach_required(0, position).await
+    }
+
+    async fn reach_required(&self, least: u8, position: Position) -> Result<(), Error> {
+        let inner = &*self.inner;
+        // A replica gets what is certified, and a commit certifies.
+        inner.commit(position).await?;
+        let position = position.min(inner.appended());
+        let is_enough = |copied: Copied| copied.required >= least && copied.position >= position;
+        inner.copies.until(is_enough, || inner.check()).await
+    }
+
+    /// Waits until fewer than `count` replicas are required. Errors when the log has ended.
+    pub async fn until_fewer(&self, count: u8) -> Result<(), Error> {
+        let is_less = |copied: Copied| copied.required < count;
+        self.inner.copies.until(is_less, || self.inner.check()).await
+    }
+
+    /// Adds a replica to the running log. It begins to follow, and no write waits for it before
+    /// [`Follower::require`].
     #[must_use]
-    pub fn replicas(&self) -> u8 {
-        u8::try_from(self.inner.copies.count()).unwrap_or(u8::MAX)
+    pub fn follow(&self, replica: Arc<dyn Replica>) -> Follower {
+        self.inner.copies.add(replica, false)
+    }
+
+    /// The replicas of the log, in the order in which they came.
+    #[must_use]
+    pub fn followers(&self) -> Vec<Follower> {
+        self.inner.copies.followers()
     }
 
     /// The replicas that lack something that was committed, each with its last error, if it gave
     /// one.
     #[must_use]
     pub fn replicas_behind(&self) -> Vec<(String, Option<String>)> {
-        self.inner.copies.behind(self.inner.durable())
+        let committed = self.inner.durable();
+        let lacks = |one: &Follower| !one.is_following() || one.position() < committed;
+        let behind = self.followers().into_iter().filter(lacks);
+        behind.map(|one| (one.name(), one.problem())).collect()
     }
 
     /// Refuses appends until [`Log::go_on`]: the node's folder has to record [`Log::known`] first.

@@ -1,14 +1,14 @@
 //! The progress of the log, on all media that an acknowledgement may wait for.
 
 use crate::Position;
-use crate::limits::REPLICAS_MAX;
 
 /// The media on which a change must be before it is acknowledged, beside warm memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Media {
     /// The segment's file, synced: survives the machine's power.
     pub flash: bool,
-    /// Count of the replicas: survives the machine itself.
+    /// Least count of the required replicas, all of which must have the change: survives the
+    /// machine itself. 0: no replica is waited for.
     pub copies: u8,
 }
 
@@ -29,44 +29,45 @@ pub struct Progress {
     pub copies: Copied,
 }
 
-/// The positions that replicas have reached, the farthest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The progress of the required replicas. Any one of them may be all that is found, so that only
+/// what all of them have is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copied {
-    positions: [Position; REPLICAS_MAX],
+    /// Count of the required replicas.
+    pub required: u8,
+    /// All of them have everything before this position; without any, the end.
+    pub position: Position,
+}
+
+impl Default for Copied {
+    fn default() -> Copied {
+        Copied { required: 0, position: Position(u64::MAX) }
+    }
 }
 
 impl Copied {
-    /// Takes the positions of all replicas, in any order.
+    /// Takes the positions of the required replicas.
     #[must_use]
     pub fn of(replicas: impl Iterator<Item = Position>) -> Copied {
-        let mut positions = [Position::default(); REPLICAS_MAX];
-        positions.iter_mut().zip(replicas).for_each(|(place, position)| *place = position);
-        positions.sort_unstable_by(|one, other| other.cmp(one));
-        Copied { positions }
-    }
-
-    /// The position that `count` replicas have reached; of none, the end.
-    #[must_use]
-    pub fn on(&self, count: u8) -> Position {
-        match usize::from(count).checked_sub(1) {
-            None => Position(u64::MAX),
-            Some(last) => self.positions.get(last).copied().unwrap_or_default(),
-        }
+        replicas.fold(Copied::default(), |Copied { required, position }, next| Copied {
+            required: required + 1,
+            position: position.min(next),
+        })
     }
 }
 
 impl Progress {
-    /// The position up to which all of `media` have everything.
+    /// The position up to which all of `media` have everything, whatever the count of the replicas.
     #[must_use]
     pub fn on(&self, media: Media) -> Position {
         let local = if media.flash { self.flash } else { self.appended };
-        local.min(self.copies.on(media.copies))
+        if media.copies == 0 { local } else { local.min(self.copies.position) }
     }
 
-    /// Whether all of `media` have everything before `position`.
+    /// Whether all of `media` have everything before `position`, and the replicas are enough.
     #[must_use]
     pub fn covers(&self, media: Media, position: Position) -> bool {
-        position <= self.on(media)
+        self.copies.required >= media.copies && position <= self.on(media)
     }
 }
 
@@ -76,22 +77,20 @@ mod tests {
 
     #[test]
     fn every_medium_that_is_named_counts_and_no_other() {
-        let copies = Copied::of([3, 9, 6].into_iter().map(Position));
+        let copies = Copied::of([9, 3].into_iter().map(Position));
         let progress = Progress { appended: Position(10), flash: Position(7), copies };
-        for (flash, copies, reached) in [
-            (false, 0, 10),
-            (true, 0, 7),
-            (false, 1, 9),
-            (true, 1, 7),
-            (false, 2, 6),
-            (true, 2, 6),
-            (true, 3, 3),
-            (true, 4, 0),
-        ] {
+        for (flash, copies, reached) in
+            [(false, 0, 10), (true, 0, 7), (false, 1, 3), (true, 1, 3), (false, 2, 3), (true, 2, 3)]
+        {
             let media = Media { flash, copies };
             assert_eq!(progress.on(media), Position(reached), "{media:?}");
             assert!(progress.covers(media, Position(reached)));
             assert!(!progress.covers(media, Position(reached + 1)));
         }
+        let three = Media { flash: true, copies: 3 };
+        assert!(!progress.covers(three, Position(0)), "there are only two");
+        let alone = Progress { copies: Copied::default(), ..progress };
+        let one = Media { flash: true, copies: 1 };
+        assert!(alone.on(one) == Position(7) && !alone.covers(one, Position(0)));
     }
 }

@@ -1,4 +1,4 @@
-//! Copies of the log on other machines. The log copies each of its segments to all holders
+//! Copiers of the log on other machines. The log copies each of its segments to all holders
 //! ([`Replica`]), beside its own writes to flash.
 //!
 //! A holder's copies alone are a log, after each call: they are written in the order of flash. The
@@ -14,9 +14,10 @@
 //! So a holder that comes back, or begins, gets what it lacks beside what it has, and one call lets
 //! all of it count.
 //!
-//! A replica is behind by what it has not said yes to, and a write waits for it only if the write's
-//! class says so ([`crate::Log::reach`]). So a slow holder costs other writes nothing, and one that
-//! is gone is asked again and again: only a new view of the cluster may leave it out.
+//! A replica is behind by what it has not said yes to. Replicas come and go while the log runs
+//! ([`Follower`]): one that has come follows, and is waited for from the moment at which it is
+//! *required*, by the writes whose class asks for copies ([`crate::Log::reach`]). So a slow holder
+//! costs other writes nothing, and one that is gone is asked again and again until it is dismissed.
 //!
 //! After RAMCloud's replicated segments. Unlike there, local flash has a copy, too, so a copier
 //! follows what the flush leader has certified, and keeps no queue of its own.
@@ -29,13 +30,13 @@ use crate::progress::Copied;
 use crate::segment::Segment;
 use crate::{Error, Position};
 use futures_util::future::{Either, select};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use rekindle_base::{Incarnation, NodeId, SegmentId};
-use rekindle_env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env, TaskHandle};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -152,10 +153,13 @@ impl NewSegment {
 
 /// The copies of a log.
 pub(crate) struct Copiers {
-    copiers: Vec<Copier>,
+    env: Env,
+    copiers: RwLock<Vec<Arc<Copier>>>,
+    /// Count of the copiers, so that a log without any takes no lock.
+    count: AtomicUsize,
     /// The segments of the log.
     trail: Mutex<BTreeMap<SegmentId, Tracked>>,
-    /// Rung when a replica has more than before.
+    /// Rung when a replica has more than before, and when replicas come, go or change.
     advanced: Notify,
 }
 
@@ -176,12 +180,23 @@ struct Copier {
     replica: Arc<dyn Replica>,
     /// The replica has everything before this position.
     position: AtomicU64,
+    /// Whether writes with copies wait for the replica. Changes under the lock of the copiers.
+    is_required: AtomicBool,
     state: Mutex<CopierState>,
     /// Rung when there may be work.
     work: Notify,
+    task: Mutex<Option<TaskHandle>>,
 }
 
 impl Copier {
+    fn position(&self) -> Position {
+        Position(self.position.load(Ordering::Acquire))
+    }
+
+    fn is_following(&self) -> bool {
+        self.state.lock().phase == Phase::Following
+    }
+
     /// Notes a problem. The same one again is no news: a holder may be away for weeks.
     fn fell_behind(&self, problem: String, note: impl FnOnce(&mut CopierState)) {
         let mut state = self.state.lock();
@@ -190,6 +205,75 @@ impl Copier {
             tracing::warn!(replica = self.replica.name(), problem, "a copy of the log is behind");
             state.problem = Some(problem);
         }
+    }
+}
+
+/// A replica of a running log. Its clones mean the same one.
+#[derive(Clone)]
+pub struct Follower {
+    copies: Arc<Copiers>,
+    copier: Arc<Copier>,
+}
+
+impl Follower {
+    /// The replica's name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.copier.replica.name()
+    }
+
+    /// Whether the copies are a log, and each batch is added to them.
+    #[must_use]
+    pub fn is_following(&self) -> bool {
+        self.copier.is_following()
+    }
+
+    /// The replica has everything before this position.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.copier.position()
+    }
+
+    /// The last error, until there is progress.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.copier.state.lock().problem.clone()
+    }
+
+    /// Whether writes with copies wait for the replica.
+    #[must_use]
+    pub fn is_required(&self) -> bool {
+        self.copier.is_required.load(Ordering::Acquire)
+    }
+
+    /// Lets writes with copies wait for the replica from now on.
+    pub fn require(&self) {
+        let alone = self.copies.copiers.write();
+        self.copier.is_required.store(true, Ordering::Release);
+        drop(alone);
+        self.copies.advanced.notify_waiters();
+    }
+
+    /// Lets writes wait for the replica no more; it follows on.
+    pub fn excuse(&self) {
+        let alone = self.copies.copiers.write();
+        self.copier.is_required.store(false, Ordering::Release);
+        drop(alone);
+        self.copies.advanced.notify_waiters();
+    }
+
+    /// Takes the replica out of the log: it gets nothing more, and no write waits for it.
+    pub fn dismiss(&self) {
+        {
+            let mut copiers = self.copies.copiers.write();
+            self.copier.is_required.store(false, Ordering::Release);
+            copiers.retain(|one| !Arc::ptr_eq(one, &self.copier));
+            self.copies.count.store(copiers.len(), Ordering::Release);
+        }
+        if let Some(task) = self.copier.task.lock().take() {
+            task.abort();
+        }
+        self.copies.advanced.notify_waiters();
     }
 }
 
@@ -284,53 +368,75 @@ enum Work {
 }
 
 impl Copiers {
-    pub(crate) fn new(replicas: Vec<Arc<dyn Replica>>) -> Copiers {
-        let copier = |replica| Copier {
-            replica,
-            position: AtomicU64::new(0),
-            state: Mutex::default(),
-            work: Notify::new(),
-        };
+    pub(crate) fn new(env: &Env) -> Copiers {
         Copiers {
-            copiers: replicas.into_iter().map(copier).collect(),
+            env: env.clone(),
+            copiers: RwLock::default(),
+            count: AtomicUsize::new(0),
             trail: Mutex::default(),
             advanced: Notify::new(),
         }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.copiers.len()
+    /// Adds a replica, which begins to follow.
+    pub(crate) fn add(self: &Arc<Self>, replica: Arc<dyn Replica>, is_required: bool) -> Follower {
+        let copier = Arc::new(Copier {
+            replica,
+            position: AtomicU64::new(0),
+            is_required: AtomicBool::new(is_required),
+            state: Mutex::default(),
+            work: Notify::new(),
+            task: Mutex::default(),
+        });
+        {
+            let mut copiers = self.copiers.write();
+            copiers.push(Arc::clone(&copier));
+            self.count.store(copiers.len(), Ordering::Release);
+        }
+        let task = follow(self.env.clone(), Arc::clone(self), Arc::clone(&copier));
+        *copier.task.lock() = Some(self.env.spawn("log-copy", task));
+        Follower { copies: Arc::clone(self), copier }
     }
 
-    /// The class that segment headers name.
+    /// Ends all copying.
+    pub(crate) fn end(&self) {
+        let tasks = self.copiers.read();
+        tasks.iter().filter_map(|copier| copier.task.lock().take()).for_each(|task| task.abort());
+    }
+
+    /// The replicas, in the order in which they came.
+    pub(crate) fn followers(self: &Arc<Self>) -> Vec<Follower> {
+        let of = |copier: &Arc<Copier>| Follower {
+            copies: Arc::clone(self),
+            copier: Arc::clone(copier),
+        };
+        self.copiers.read().iter().map(of).collect()
+    }
+
+    /// The class that segment headers name: the count of the replicas.
     pub(crate) fn class(&self) -> u32 {
-        u32::try_from(self.copiers.len()).expect("at most REPLICAS_MAX")
+        u32::try_from(self.count.load(Ordering::Acquire)).unwrap_or(u32::MAX)
     }
 
     /// Adds a segment that an earlier life has finished.
     pub(crate) fn found(&self, segment: &Arc<Segment>) {
         let end = segment.header.capacity - FOOT_BYTES;
-        self.add(segment, Tracked { opening: end, end, sealed: true, ..tracked(segment) });
+        self.remember(segment, Tracked { opening: end, end, sealed: true, ..tracked(segment) });
     }
 
     /// Adds a head that takes over at `base`; its first `end` bytes are its opening.
     pub(crate) fn track(&self, segment: &Arc<Segment>, base: u64, end: u32) {
         let base = Some(base);
-        self.add(segment, Tracked { base, opening: end, end, ..tracked(segment) });
+        self.remember(segment, Tracked { base, opening: end, end, ..tracked(segment) });
     }
 
-    fn add(&self, segment: &Arc<Segment>, tracked: Tracked) {
-        if !self.copiers.is_empty() {
-            self.trail.lock().insert(segment.id(), tracked);
-            self.wake();
-        }
+    fn remember(&self, segment: &Arc<Segment>, tracked: Tracked) {
+        self.trail.lock().insert(segment.id(), tracked);
+        self.wake();
     }
 
     /// Notes that a segment is certified up to `end`.
     pub(crate) fn extend(&self, segment: SegmentId, end: u32) {
-        if self.copiers.is_empty() {
-            return;
-        }
         if let Some(tracked) = self.trail.lock().get_mut(&segment) {
             tracked.end = tracked.end.max(end);
         }
@@ -347,14 +453,11 @@ impl Copiers {
 
     /// Notes that segments have left the log; the head `open` does not name them any more.
     pub(crate) fn free(&self, segments: &[SegmentId], open: SegmentId) {
-        if self.copiers.is_empty() {
-            return;
-        }
         let mut trail = self.trail.lock();
         for segment in segments {
             trail.remove(segment);
         }
-        for copier in &self.copiers {
+        for copier in &*self.copiers.read() {
             let mut state = copier.state.lock();
             for segment in segments {
                 match *segment < state.segment {
@@ -372,37 +475,31 @@ impl Copiers {
     }
 
     fn wake(&self) {
-        self.copiers.iter().for_each(|copier| copier.work.notify_one());
+        if self.count.load(Ordering::Acquire) > 0 {
+            self.copiers.read().iter().for_each(|copier| copier.work.notify_one());
+        }
     }
 
-    /// The positions that the replicas have reached.
+    /// The position that the required replicas have reached.
     pub(crate) fn copied(&self) -> Copied {
-        Copied::of(
-            self.copiers.iter().map(|copier| Position(copier.position.load(Ordering::Acquire))),
-        )
+        if self.count.load(Ordering::Acquire) == 0 {
+            return Copied::default();
+        }
+        let copiers = self.copiers.read();
+        let required = copiers.iter().filter(|one| one.is_required.load(Ordering::Acquire));
+        Copied::of(required.map(|copier| copier.position()))
     }
 
-    /// Names of the replicas that lack something, each with the last error, if there was one.
-    pub(crate) fn behind(&self, position: Position) -> Vec<(String, Option<String>)> {
-        let lacks = |copier: &&Copier| {
-            let is_following = copier.state.lock().phase == Phase::Following;
-            !is_following || copier.position.load(Ordering::Acquire) < position.0
-        };
-        let named = |copier: &Copier| (copier.replica.name(), copier.state.lock().problem.clone());
-        self.copiers.iter().filter(lacks).map(named).collect()
-    }
-
-    /// Waits until `count` replicas have everything before `position`, or `check` fails.
+    /// Waits until `is_enough` of the progress of the required replicas, or `check` fails.
     pub(crate) async fn until(
         &self,
-        count: u8,
-        position: Position,
+        is_enough: impl Fn(Copied) -> bool,
         check: impl Fn() -> Result<(), Error>,
     ) -> Result<(), Error> {
         loop {
             let mut advanced = std::pin::pin!(self.advanced.notified());
             advanced.as_mut().enable();
-            if self.copied().on(count) >= position {
+            if is_enough(self.copied()) {
                 return Ok(());
             }
             check()?;
@@ -500,8 +597,8 @@ impl Copiers {
 }
 
 /// Brings one replica up with the log, for as long as the log lives.
-pub(crate) async fn follow(env: Env, copies: Arc<Copiers>, index: usize) {
-    let copier = &copies.copiers[index];
+async fn follow(env: Env, copies: Arc<Copiers>, copier: Arc<Copier>) {
+    let copier = &*copier;
     let mut pause = Duration::ZERO;
     loop {
         let Some(work) = copies.next(copier) else {

@@ -149,11 +149,11 @@ impl Discovery {
         self.newest_life
     }
 
-    /// Gives the log its class: every segment that it opens is copied to these, at most
+    /// Gives the log the replicas that are required from its first moment on, at most
     /// `limits::REPLICAS_MAX`.
     #[must_use]
     pub fn with_replicas(self, replicas: Vec<Arc<dyn Replica>>) -> Self {
-        assert!(replicas.len() <= REPLICAS_MAX, "no class has more replicas");
+        assert!(replicas.len() <= REPLICAS_MAX, "no log has more replicas");
         Discovery { replicas, ..self }
     }
 
@@ -167,8 +167,9 @@ impl Discovery {
         let named = |file: &u32| starting.history.missing.iter().any(|named| named.file == *file);
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
-        let copies = Copiers::new(self.replicas);
-        let (head, old) = starting.open_new_head(incarnation, copies.class()).await?;
+        let class = u32::try_from(self.replicas.len()).expect("at most REPLICAS_MAX");
+        let copies = Arc::new(Copiers::new(&env));
+        let (head, old) = starting.open_new_head(incarnation, class).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, pool, unread, .. } = starting;
         let recovery = Recovery::new(unread, inventory, strays);
@@ -181,9 +182,13 @@ impl Discovery {
             table,
             recovery,
             folder_lock,
-            copies,
+            copies: Arc::clone(&copies),
         };
-        Ok((Log::begin(&env, Inner::new(parts), self.flush_interval), opened))
+        let inner = Inner::new(parts);
+        for replica in self.replicas {
+            copies.add(replica, true);
+        }
+        Ok((Log::begin(&env, inner, self.flush_interval), opened))
     }
 }
 

@@ -5,27 +5,31 @@
 //! open the log. None of these steps grows with volumes, bytes or clients. Work that only makes the
 //! node faster ([`crate::work`]) follows the first reply.
 
+use crate::cluster::{Candidate, Joined, Member, Membership, keep};
 use crate::config::{Config, Sizes};
 use crate::core::{Core, Ground};
-use crate::incarnation::{self, Beginning};
+use crate::incarnation::{self, Beginning, Place};
 use crate::node_file::{FolderLock, Keeper, LogNote, NodeFile};
+use crate::own_record::OwnRecord;
 use crate::record::{self, NodeRecord};
 use crate::scale::Scale;
 use crate::starts::{Landed, Starts};
 use crate::warm_memory::{self, WarmMemory};
 use crate::{Error, limits};
 use rekindle_base::{Incarnation, Life, NodeId};
-use rekindle_cluster::Holder;
+use rekindle_cluster::roster::Entry;
 use rekindle_datastore::identity::{self, Identity};
 use rekindle_datastore::layer::{self, fault, meter::Meter};
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_datastore::{Error as StoreError, Store};
 use rekindle_env::boot::Watch;
-use rekindle_env::{Env, Moment, Timestamp};
+use rekindle_env::{BoxFuture, Env, Moment, Timestamp};
 use rekindle_log::{Discovery, Log};
+use rekindle_staging::Lease;
 use rekindle_volume::Kind;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::Notify;
 
 /// A node, put together and ready to serve.
 pub struct Node {
@@ -36,7 +40,8 @@ pub struct Node {
     pub nonce: u64,
     pub config: Config,
     pub sizes: Sizes,
-    pub scale: Scale,
+    /// What other nodes of this process are put together from, too.
+    pub(crate) kit: Kit,
     pub identity: Identity,
     pub store: Store,
     pub meter: Meter,
@@ -45,8 +50,14 @@ pub struct Node {
     pub opened: rekindle_log::Opened,
     /// End of the assembly.
     pub started: Timestamp,
-    /// Copies of other nodes' logs, if this node keeps any.
-    pub holder: Option<Arc<Holder>>,
+    /// The node's record.
+    pub(crate) own: OwnRecord,
+    /// The time for which no other life of the node serves its volumes.
+    pub(crate) lease: Arc<Lease>,
+    /// Rung when this life may be over.
+    pub(crate) doubt: Arc<Notify>,
+    /// The node's part in its cluster, once it is in one.
+    pub(crate) membership: OnceLock<Membership>,
     /// The memory that outlives the process.
     pub warm: WarmMemory,
     /// `node.json`.
@@ -83,6 +94,7 @@ impl Phases {
 }
 
 /// The open store, with its layers.
+#[derive(Clone)]
 pub struct OpenStore {
     /// Its address, for messages.
     pub url: String,
@@ -93,30 +105,94 @@ pub struct OpenStore {
     pub plan: fault::Plan,
 }
 
+/// Opens the store that a config names. Told whether the store is known to be there.
+pub type Opener =
+    Arc<dyn Fn(Config, bool) -> BoxFuture<'static, Result<OpenStore, Error>> + Send + Sync>;
+
+/// What all nodes of a process are put together from, beside their settings.
+#[derive(Clone)]
+pub struct Kit {
+    pub scale: Scale,
+    /// The kinds of volumes.
+    pub kinds: fn() -> Vec<Box<dyn Kind>>,
+    pub open: Opener,
+}
+
+impl Kit {
+    /// The daemon's own.
+    #[must_use]
+    pub fn of_daemon(env: &Env) -> Self {
+        let env = env.clone();
+        let open: Opener = Arc::new(move |config, is_known| {
+            let env = env.clone();
+            Box::pin(async move { open_store(&env, &config, is_known).await })
+        });
+        Self { scale: Scale::default(), kinds: crate::core::kinds, open }
+    }
+}
+
+/// The part that a node plays in its process.
+pub(crate) enum Role {
+    /// The process is the node's own.
+    Home,
+    /// The node goes on in the process of another one. `takes`: that one takes it over now, as a
+    /// holder of copies of its log; the record as it was seen before.
+    Guest { member: Option<Arc<Member>>, host: NodeId, takes: Option<Arc<Entry>> },
+}
+
 impl Node {
     /// Puts a node together, over the store that the config names.
     pub async fn assemble(env: &Env, config: Config) -> Result<Self, Error> {
         config.check().map_err(Error::Usage)?;
-        let named = config.clone();
-        let open = async |is_known| open_store(env, &named, is_known).await;
-        Self::assemble_over(env, config, Scale::default(), crate::core::kinds(), open).await
+        Self::assemble_with(env, config, Kit::of_daemon(env)).await
     }
 
-    /// Puts a node together over the store that `open` opens, for volumes of these kinds. `open` is
-    /// told whether the store is known to be there.
-    pub async fn assemble_over(
+    /// Puts a node together from this kit. A host whose node was taken over meanwhile goes on as a
+    /// new node, if it is in a cluster.
+    pub async fn assemble_with(env: &Env, config: Config, kit: Kit) -> Result<Self, Error> {
+        loop {
+            match Self::assemble_as(env, config.clone(), kit.clone(), Role::Home).await {
+                Err(Error::TakenOver { node, host })
+                    if crate::cluster::is_member(env, &config).await? =>
+                {
+                    let left = crate::cluster::left::set_aside(env, &config.dir, node).await?;
+                    tracing::warn!(%node, %host, left = %left.display(), "this host goes on as a new node");
+                }
+                Err(error @ Error::TakenOver { .. }) => {
+                    return Err(Error::Copied(error.to_string()));
+                }
+                assembled => return assembled,
+            }
+        }
+    }
+
+    pub(crate) async fn assemble_as(
         env: &Env,
         config: Config,
-        scale: Scale,
-        kinds: Vec<Box<dyn Kind>>,
-        open: impl AsyncFnOnce(bool) -> Result<OpenStore, Error>,
+        kit: Kit,
+        role: Role,
     ) -> Result<Self, Error> {
+        let Kit { scale, open, .. } = kit.clone();
         let mut phases =
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
         let home = NodeFile::read(env, &config.dir).await?;
-        crate::copies::adopt(env, &config, home.as_ref()).await?;
-        let holder = crate::copies::hold(env, &config).await?;
+        let candidate = match &role {
+            Role::Home => {
+                adopt(env, &config, home.as_ref()).await?;
+                Some(Candidate::find(env, &config, &scale).await?)
+            }
+            Role::Guest { takes, .. } => {
+                if takes.is_none() {
+                    adopt(env, &config, home.as_ref()).await?;
+                }
+                None
+            }
+        };
+        let takes = match &role {
+            Role::Guest { takes, .. } => takes.clone(),
+            Role::Home => None,
+        };
         phases.done("folder");
         let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
         let chosen = match &home {
@@ -144,7 +220,7 @@ impl Node {
                 );
                 let keeper = Keeper::new(env, &config.dir, home.clone());
                 let note = keeper.change(|home| home.starts = starts);
-                let store = join(env, &config, id, chosen, Ok(home), open);
+                let store = join(env, &config, id, chosen, Ok(home), &open);
                 let (known, warm, noted) = futures_util::join!(store, warm, note);
                 noted?;
                 if known.is_err() || warm.is_err() {
@@ -157,7 +233,7 @@ impl Node {
             // The store first: if it refuses us, the warm memory of a node that never existed must
             // not stay behind.
             None => {
-                let known = join(env, &config, id, chosen, Err(starts), open).await?;
+                let known = join(env, &config, id, chosen, Err(starts), &open).await?;
                 let store = known.identity.store;
                 let keeper = Keeper::new(env, &config.dir, known.home.clone());
                 let habits = (&config, &scale);
@@ -170,21 +246,44 @@ impl Node {
             keeper.change(|home| home.warm.clone_from(&warm.name)).await?;
         }
         let writer = writer.with_secret(identity.secret);
+        let joined = match candidate {
+            Some(candidate) => candidate.join(&writer, &config, &identity, &scale).await?,
+            None => None,
+        };
+        let peer = match &role {
+            Role::Home => joined.as_ref().map(|joined: &Joined| joined.note(id)),
+            Role::Guest { member, .. } => {
+                let record = record.as_ref().map(|held| &held.value);
+                member.as_ref().map(|member| member.note_for(record))
+            }
+        };
+        let host = match &role {
+            Role::Home => id,
+            Role::Guest { host, .. } => *host,
+        };
+        let former = match &role {
+            Role::Guest { member: Some(member), .. } => member.calls.former.clone(),
+            _ => joined.as_ref().map(|joined| joined.former.clone()).unwrap_or_default(),
+        };
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
         let found = record.as_ref().map(|held| &held.value);
         let mut copied_from = home.copied_from;
-        if let Some(last) = found.map(|found| found.incarnation)
-            && config.older_copies
+        let goes_on_with_older = config.older_copies
             && permission.is_some()
-            && incarnation::has_older_copies(&before, (copied_from, copied_from), found)
+            && incarnation::has_older_copies(&before, (copied_from, copied_from), found);
+        if let Some(last) = found.map(|found| found.incarnation)
+            && (goes_on_with_older || takes.is_some())
+            && copied_from != last
         {
             // The volumes that asked for no copies lack what the lives since have acknowledged.
             copied_from = last;
             keeper.change(|home| home.copied_from = last).await?;
         }
         let users = arena.users();
-        let trusted = incarnation::is_trusted(found, before.judge(found), arena.salt(), &users);
+        // What a lost node had in memory, this host has not.
+        let trusted = takes.is_none()
+            && incarnation::is_trusted(found, before.judge(found), arena.salt(), &users);
         if trusted {
             // Added to the earlier users: the record may go on naming one of them.
             arena.note_users(&[users, vec![nonce]].concat());
@@ -206,6 +305,7 @@ impl Node {
             copies: warm.frames.is_some(),
             trusted,
             lost: false,
+            place: Place { host, former: &former, peer: peer.as_ref(), takes: takes.as_deref() },
         };
         let find = Log::find(
             env,
@@ -233,27 +333,60 @@ impl Node {
         let writer = writer.with_incarnation(held.value.incarnation);
         let incarnation = held.value.incarnation;
         let life = Life { node: id, incarnation };
-        let peers = crate::copies::peers(env, &config, &identity, life, &home)?;
-        let (log, opened) = found?.with_replicas(peers).open(incarnation).await?;
+        let member = match (role, joined) {
+            (Role::Home, Some(joined)) => {
+                Some(joined.member(&writer, &config, (&identity, &scale), life)?)
+            }
+            (Role::Home, None) => None,
+            (Role::Guest { member, .. }, _) => member,
+        };
+        let home_file = home.of_copies(incarnation).encode()?;
+        let recorded: Vec<NodeId> =
+            held.value.holders.nodes.iter().map(|holder| holder.node).collect();
+        let replicas = match &member {
+            Some(member) => {
+                rekindle_cluster::owner::replicas(&member.calls, life, &home_file, &recorded)
+            }
+            None => Vec::new(),
+        };
+        let (log, opened) = found?.with_replicas(replicas).open(incarnation).await?;
         note_start(env, &keeper, Landed { incarnation, nonce }, &log, opened.is_absent);
         phases.done("log");
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
         }
+        let lease = if recorded.is_empty() { Lease::for_ever() } else { Lease::not_yet() };
+        let own = OwnRecord::new(writer.clone(), held.clone());
         let ground = Ground {
             store: open.store.clone(),
             identity: identity.clone(),
             writer,
-            record: held.value,
+            record: held.value.clone(),
             log,
             frames: warm.frames.clone(),
             memory_outlives_process,
             copied_from,
+            lease: lease.clone(),
         };
-        let core = Core::assemble(env, (&config, sizes, &scale), ground, kinds);
+        let core = Core::assemble(env, (&config, sizes, &scale), ground, (kit.kinds)());
         crate::marks::begin(env, &core, &identity);
         open.faults.set(open.plan);
         phases.done("volumes");
+        let (doubt, membership) = (Arc::<Notify>::default(), OnceLock::new());
+        if let Some(member) = member {
+            let life = keep::Life {
+                life,
+                own: own.clone(),
+                log: core.log.clone(),
+                staging: core.staging.clone(),
+                lease: lease.clone(),
+                doubt: doubt.clone(),
+                home_file,
+                recorded,
+            };
+            let keeping = keep::begin(&member, life);
+            membership.get_or_init(|| Membership { member, keeping });
+        }
         Ok(Self {
             env: env.clone(),
             id,
@@ -261,20 +394,42 @@ impl Node {
             nonce,
             config,
             sizes,
-            scale,
+            kit,
             identity,
             store: open.store,
             meter: open.meter,
             core,
             opened,
             started: env.wall_clock(),
-            holder,
+            own,
+            lease,
+            doubt,
+            membership,
             warm,
             home: keeper,
             phases: phases.taken,
             _lock: lock,
         })
     }
+}
+
+/// Lets a log start from the folder, if it consists of copies that a holder has kept.
+async fn adopt(env: &Env, config: &Config, home: Option<&NodeFile>) -> Result<(), Error> {
+    let dir = &config.dir;
+    if home.is_none() && config.take_identity.is_some() {
+        // A holder's folder is there before the first copies are.
+        return Err(Error::Usage(format!(
+            "{}: there is no node here, and no copy of its log: --take-identity goes on with a folder that has one",
+            dir.display()
+        )));
+    }
+    let Some(home) = home.filter(|home| !home.is_own()) else { return Ok(()) };
+    rekindle_cluster::adopt(env, dir, home.node).await.map_err(|reason| {
+        Error::Usage(format!(
+            "{}: {reason}. `rekindle cluster takeover NODE` on the node that keeps these copies goes on with them",
+            dir.display()
+        ))
+    })
 }
 
 /// Opens the store that the config names. Faults begin when the node serves: a drill is about
@@ -294,6 +449,19 @@ async fn open_store(env: &Env, config: &Config, is_known: bool) -> Result<OpenSt
     let bare = bare.map_err(|source| Error::Store { url: url.clone(), source })?;
     let (store, meter, faults) = layer::usual(env, bare, fault::Plan::default());
     Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
+}
+
+impl Node {
+    /// The times and sizes that no user sets.
+    #[must_use]
+    pub fn scale(&self) -> &Scale {
+        &self.kit.scale
+    }
+
+    /// The node's part in its cluster, if it is in one.
+    pub(crate) fn membership(&self) -> Option<&Membership> {
+        self.membership.get()
+    }
 }
 
 /// The results of reading the store.
@@ -370,10 +538,10 @@ async fn join(
     node: NodeId,
     chosen: Sizes,
     home: Result<NodeFile, Starts>,
-    open: impl AsyncFnOnce(bool) -> Result<OpenStore, Error>,
+    open: &Opener,
 ) -> Result<Known, Error> {
     let watch = env.watch();
-    let open = open(home.is_ok()).await?;
+    let open = open(config.clone(), home.is_ok()).await?;
     env.boot_phase("store-opened", Some("store-and-warm"), watch);
     let watch = env.watch();
     let failed = |source| Error::Store { url: open.url.clone(), source };

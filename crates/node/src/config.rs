@@ -9,6 +9,7 @@ use crate::limits;
 use crate::prices::Prices;
 use crate::scale::Scale;
 use rekindle_base::units::format_size;
+use rekindle_cluster::machine::choice::Spread;
 use rekindle_content::{Compression, Parity};
 use rekindle_env::Address;
 use serde::{Deserialize, Serialize};
@@ -44,6 +45,117 @@ impl Default for Destage {
             workers: limits::DESTAGERS_DEFAULT,
             deadline: Duration::from_secs(300),
         }
+    }
+}
+
+/// The node's part in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cluster {
+    /// Address at which other nodes reach this one; `None`: none does.
+    pub advertise: Option<String>,
+    /// The token of the cluster to join. The folder remembers it.
+    pub join: Option<Token>,
+    /// The fault domain of this host; empty: none.
+    pub domain: String,
+    /// The node's name, for users; empty: none.
+    pub name: String,
+    /// Where the holders of its copies may be.
+    pub spread: HolderSpread,
+    /// Flash for copies of other nodes' logs, bytes.
+    pub hold_bytes: u64,
+}
+
+/// Where the holders of a node's copies may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HolderSpread {
+    /// In other fault domains, if there are any.
+    #[default]
+    Prefer,
+    /// In other fault domains only.
+    Remote,
+    /// In the node's own fault domain only.
+    Local,
+}
+
+impl From<HolderSpread> for Spread {
+    fn from(spread: HolderSpread) -> Self {
+        match spread {
+            HolderSpread::Prefer => Spread::Prefer,
+            HolderSpread::Remote => Spread::Remote,
+            HolderSpread::Local => Spread::Local,
+        }
+    }
+}
+
+/// The token of a cluster: a secret, which no message shows.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Token(String);
+
+impl Token {
+    /// Takes a text that may be a token.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            advertise: None,
+            join: None,
+            domain: String::new(),
+            name: String::new(),
+            spread: HolderSpread::default(),
+            hold_bytes: limits::HOLD_BYTES_DEFAULT,
+        }
+    }
+}
+
+impl Cluster {
+    fn check(&self) -> Result<(), String> {
+        if let Some(place) = &self.advertise {
+            let address = place.parse::<Address>().map_err(|bad| bad.to_string())?;
+            let is_any = matches!(&address, Address::Tcp(place) if place.ip().is_unspecified());
+            if is_any {
+                return Err(format!(
+                    "--advertise {place}: other nodes connect to this address, so it must be one of this host"
+                ));
+            }
+        } else if self.join.is_some() {
+            return Err(
+                "--join needs --advertise ADDR, at which other nodes reach this one".to_owned()
+            );
+        }
+        for (what, word) in [("--domain", &self.domain), ("--node-name", &self.name)] {
+            let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+            if word.len() > limits::WORD_BYTES_MAX || !word.chars().all(is_plain) {
+                return Err(format!(
+                    "{what} '{}' is none: letters, digits, '-', '_' and '.', at most {} of them",
+                    word.escape_debug(),
+                    limits::WORD_BYTES_MAX
+                ));
+            }
+        }
+        if self.spread != HolderSpread::Prefer && self.domain.is_empty() {
+            return Err("a rule for fault domains needs the node's own: --domain NAME".to_owned());
+        }
+        Ok(())
     }
 }
 
@@ -142,12 +254,7 @@ pub struct Config {
     pub scrub: Scrub,
     /// What the store charges.
     pub prices: Prices,
-    /// Addresses of the holders that get copies of this node's log.
-    pub copy_to: Vec<String>,
-    /// Address at which this node takes copies of other nodes' logs; `None`: it takes none.
-    pub hold: Option<String>,
-    /// Flash for these copies, bytes.
-    pub hold_bytes: u64,
+    pub cluster: Cluster,
     /// Whether a worker has served before. Clients may then wait at the sockets: a worker that
     /// finds a newer copy of the folder stays, and tells them so.
     pub restarted: bool,
@@ -178,9 +285,7 @@ impl Default for Config {
             destage: Destage::default(),
             sweep: Sweep::default(),
             prices: Prices::default(),
-            copy_to: Vec::new(),
-            hold: None,
-            hold_bytes: limits::HOLD_BYTES_DEFAULT,
+            cluster: Cluster::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
             stop_parallel: rekindle_volume::limits::STOPS_MAX,
             collector: rekindle_volume::collector::Settings::default(),
@@ -220,7 +325,7 @@ impl Config {
                 format_size(rekindle_base::limits::CHANGE_BYTES_MAX)
             ));
         }
-        self.check_holders()?;
+        self.cluster.check()?;
         self.collector.check()?;
         if self.scrub.interval.is_some_and(|interval| interval.is_zero()) {
             return Err("scrub.interval must be a time, as in 168h, or off".to_owned());
@@ -236,35 +341,6 @@ impl Config {
                 "the URL of the store is empty: write file:///FOLDER or s3://BUCKET/PREFIX"
                     .to_owned(),
             );
-        }
-        Ok(())
-    }
-
-    /// Checks the addresses of those who hold copies of the log.
-    fn check_holders(&self) -> Result<(), String> {
-        if self.copy_to.len() > rekindle_log::limits::REPLICAS_MAX {
-            return Err(format!(
-                "{} holders of copies are too many: {} at most",
-                self.copy_to.len(),
-                rekindle_log::limits::REPLICAS_MAX
-            ));
-        }
-        let address = |place: &String| place.parse::<Address>().map_err(|bad| bad.to_string());
-        let own = self.hold.as_ref().map(address).transpose()?;
-        let mut holders = Vec::new();
-        for place in &self.copy_to {
-            let holder = address(place)?;
-            if own.as_ref() == Some(&holder) {
-                return Err(format!(
-                    "copies of the log cannot go to {place}, where this node itself holds copies: name another node"
-                ));
-            }
-            if holders.contains(&holder) {
-                return Err(format!(
-                    "copies of the log go to {place} twice: each copy needs a holder of its own"
-                ));
-            }
-            holders.push(holder);
         }
         Ok(())
     }

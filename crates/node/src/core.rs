@@ -15,7 +15,7 @@ use rekindle_datastore::identity::Identity;
 use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_log::Log;
-use rekindle_staging::Staging;
+use rekindle_staging::{Lease, Staging};
 use rekindle_volume::{Kind, Kinds, Parts, Volumes, WarmRecordCache};
 use rekindle_warm::Frames;
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub(crate) struct Ground {
     pub(crate) memory_outlives_process: bool,
     /// See [`rekindle_staging::Config::copied_from`].
     pub(crate) copied_from: Incarnation,
+    /// See [`rekindle_staging::Config::lease`].
+    pub(crate) lease: Arc<Lease>,
 }
 
 /// Returns the kinds of volumes that this binary knows: the one registration of each.
@@ -76,6 +78,7 @@ impl Core {
             (config, sizes, scale),
             ground.memory_outlives_process,
             ground.copied_from,
+            ground.lease,
         );
         let staging =
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), staging);
@@ -115,6 +118,7 @@ fn staging_config(
     (config, sizes, scale): (&Config, Sizes, &Scale),
     memory_outlives_process: bool,
     copied_from: Incarnation,
+    lease: Arc<Lease>,
 ) -> rekindle_staging::Config {
     let destage = &config.destage;
     rekindle_staging::Config {
@@ -129,6 +133,7 @@ fn staging_config(
         age_deadline: destage.deadline,
         memory_outlives_process,
         copied_from,
+        lease,
     }
 }
 

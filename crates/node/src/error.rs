@@ -1,6 +1,6 @@
 //! The errors of a start and of a running node. Each message is one line and says what to do.
 
-use rekindle_base::{Kind, StoreId};
+use rekindle_base::{Kind, NodeId, StoreId};
 use std::path::PathBuf;
 
 /// An error of the node.
@@ -40,6 +40,12 @@ pub enum Error {
          this folder, or put the right one in its place"
     )]
     Copied(String),
+    /// A holder of copies has taken this node over since this folder was used last.
+    #[error(
+        "node {node} was taken over by node {host}, which goes on with its volumes: what this folder has not in the store or \
+         in the copies is here only. `rekindle up --take-identity` goes on with this folder as it is, and stops the other for good"
+    )]
+    TakenOver { node: NodeId, host: NodeId },
     /// Another process took this node's place while it served.
     #[error("{0}")]
     Fenced(String),
@@ -63,7 +69,7 @@ impl Error {
             Error::Damaged { .. } => Kind::Damaged,
             Error::Newer { .. } => Kind::Unsupported,
             Error::Store { source, .. } => source.kind(),
-            Error::Copied(_) | Error::Fenced(_) => Kind::Fenced,
+            Error::Copied(_) | Error::TakenOver { .. } | Error::Fenced(_) => Kind::Fenced,
             Error::Log(error) => error.kind(),
             Error::Volume(error) => error.kind(),
         }

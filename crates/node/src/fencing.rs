@@ -1,14 +1,16 @@
 //! Fencing: the end of a node that another copy of its folder has replaced. It acknowledges nothing
 //! more, disconnects its clients, and reports the reason until an operator stops it.
 //!
-//! The node finds out in three ways: a volume's vault names a newer start of this node, the node's
-//! record does, or an operator has dismissed this start, so that no sweep waits for it. The node
-//! looks every few seconds while it acknowledges writes; an idle node asks nothing. A node whose
-//! log has replicas may be replaced on another machine: it also looks while volumes are in service.
+//! The node finds out in four ways: a volume's vault names a newer start of this node, the node's
+//! record does, a holder of its copies refuses it, or an operator has dismissed this start, so that
+//! no sweep waits for it. The node looks every few seconds while it acknowledges writes; an idle
+//! node asks nothing. A node whose log has copies elsewhere may be replaced there: it also looks
+//! while volumes are in service. Its reads end sooner, with the lease of its holders.
 
 use crate::assemble::Node;
-use crate::{limits, record};
-use rekindle_base::Incarnation;
+use crate::record::NodeRecord;
+use crate::{limits, own_record, record};
+use rekindle_base::NodeId;
 use std::sync::Arc;
 
 /// The result of a look into the record.
@@ -34,6 +36,7 @@ pub async fn replaced(node: &Arc<Node>) -> String {
         let is_met = tokio::select! {
             biased;
             () = news => true,
+            () = node.doubt.notified() => true,
             () = node.env.sleep(limits::RECORD_LOOK_INTERVAL) => false,
         };
         let worked = worked(node);
@@ -41,8 +44,15 @@ pub async fn replaced(node: &Arc<Node>) -> String {
             continue;
         }
         looked = worked;
-        if let Sight::Replaced(reason) = look(node).await {
-            tracing::debug!("replaced, as a {} says", if is_met { "vault" } else { "look" });
+        let sight = look(node).await;
+        if is_met && sight == Sight::Ours {
+            // A doubt may come again with each beat.
+            node.env.sleep(limits::DOUBT_PAUSE).await;
+        }
+        if let Sight::Replaced(reason) = sight {
+            if let Some(membership) = node.membership() {
+                membership.keeping.end();
+            }
             node.staging.fence(&reason);
             return reason;
         }
@@ -56,7 +66,7 @@ fn worked(node: &Node) -> u64 {
 }
 
 fn may_be_replaced_elsewhere(node: &Node) -> bool {
-    node.log.replicas() > 0 && !node.staging.volumes().is_empty()
+    node.log.progress().copies.required > 0 && !node.staging.volumes().is_empty()
 }
 
 async fn look(node: &Node) -> Sight {
@@ -72,7 +82,7 @@ async fn look(node: &Node) -> Sight {
         }
     }
     match record::read(&node.writer).await {
-        Ok(Some(held)) => judge(node, held.value.incarnation, held.value.nonce),
+        Ok(Some(held)) => judge(node, &held.value).await,
         Ok(None) => {
             tracing::error!(node = %node.id, "the store has no record of this node any more: was it set back?");
             Sight::Unknown
@@ -85,18 +95,22 @@ async fn look(node: &Node) -> Sight {
     }
 }
 
-fn judge(node: &Node, incarnation: Incarnation, nonce: Option<u64>) -> Sight {
-    if nonce == Some(node.nonce) {
+/// The node whose process goes on as this one, if another one does.
+pub(crate) async fn successor(node: &Node) -> Option<NodeId> {
+    node.membership()?;
+    let found = record::read(&node.writer).await.ok()??;
+    let is_other = found.value.nonce != Some(node.nonce) && !found.value.removed;
+    found.value.host.filter(|host| is_other && *host != node.id)
+}
+
+async fn judge(node: &Node, found: &NodeRecord) -> Sight {
+    let ours = node.own.value().await;
+    if let Some(why) = own_record::why_over(node.id, &ours, found) {
+        return Sight::Replaced(why);
+    }
+    if found.nonce == Some(node.nonce) {
         return Sight::Ours;
     }
-    if incarnation < node.incarnation {
-        tracing::error!(found = %incarnation, ours = %node.incarnation, "the record of this node was set back");
-        return Sight::Unknown;
-    }
-    Sight::Replaced(format!(
-        "another copy of this folder was started as the same node ({}, start {incarnation}; this is start {}): this one \
-         acknowledges nothing any more, what it has not in the store stays in its log. Stop it and remove the folder, or go on \
-         with this copy by `rekindle up --take-identity`, which stops the other",
-        node.id, node.incarnation
-    ))
+    tracing::error!(found = %found.incarnation, ours = %node.incarnation, "the record of this node was set back");
+    Sight::Unknown
 }

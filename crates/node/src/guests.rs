@@ -5,11 +5,13 @@
 //! `service/guests.rs` starts guests.
 
 use crate::assemble::Node;
+use parking_lot::Mutex;
 use rekindle_base::{Kind, NodeId};
 use rekindle_front::http::api::ApiError;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 /// The state of a guest.
 #[derive(Clone)]
@@ -22,21 +24,18 @@ pub(crate) enum Guest {
 }
 
 /// The guests of a node.
+#[derive(Default)]
 pub(crate) struct Guests {
-    all: watch::Sender<BTreeMap<NodeId, Guest>>,
+    all: Mutex<BTreeMap<NodeId, Guest>>,
+    /// Rung at each change.
+    changed: Notify,
     /// One takeover at a time.
     pub(crate) taking: tokio::sync::Mutex<()>,
 }
 
-impl Default for Guests {
-    fn default() -> Self {
-        Self { all: watch::channel(BTreeMap::new()).0, taking: tokio::sync::Mutex::default() }
-    }
-}
-
 impl Guests {
     pub(crate) fn all(&self) -> BTreeMap<NodeId, Guest> {
-        self.all.borrow().clone()
+        self.all.lock().clone()
     }
 
     /// The guests that serve.
@@ -45,25 +44,17 @@ impl Guests {
             Guest::Serving(node) => Some(node.clone()),
             Guest::Starting(_) | Guest::Replaced(_) => None,
         };
-        self.all.borrow().values().filter_map(serving).collect()
+        self.all.lock().values().filter_map(serving).collect()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.all.borrow().is_empty()
+        self.all.lock().is_empty()
     }
 
     /// Returns the guest with this id once its first try to start has ended; `None`: it is no guest
     /// here, or serves elsewhere.
     pub(crate) async fn find(&self, id: NodeId) -> Result<Option<Arc<Node>>, ApiError> {
-        let is_settled =
-            |all: &BTreeMap<NodeId, Guest>| !matches!(all.get(&id), Some(Guest::Starting(None)));
-        let mut all = self.all.subscribe();
-        // The sender lives as long as `self`.
-        let found = match all.wait_for(is_settled).await {
-            Ok(all) => all.get(&id).cloned(),
-            Err(_) => None,
-        };
-        match found {
+        match self.settled(id).await {
             Some(Guest::Serving(node)) => Ok(Some(node)),
             Some(Guest::Starting(Some(reason))) => Err(ApiError::new(
                 Kind::Unavailable,
@@ -75,11 +66,48 @@ impl Guests {
         }
     }
 
+    /// Waits for the end of a guest's first try to start.
+    async fn settled(&self, id: NodeId) -> Option<Guest> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Before the look: no change after it is missed.
+            changed.as_mut().enable();
+            let found = self.all.lock().get(&id).cloned();
+            if !matches!(found, Some(Guest::Starting(None))) {
+                return found;
+            }
+            changed.await;
+        }
+    }
+
     pub(crate) fn set(&self, id: NodeId, guest: Guest) {
-        self.all.send_modify(|all| _ = all.insert(id, guest));
+        self.change(|all| _ = all.insert(id, guest));
+    }
+
+    /// Tells clients of a guest that starts why it does not.
+    pub(crate) fn cannot_start(&self, id: NodeId, reason: String) {
+        self.change(|all| {
+            if let Some(Guest::Starting(why)) = all.get_mut(&id) {
+                *why = Some(reason);
+            }
+        });
+    }
+
+    /// Ends the start of a node that is no guest here.
+    pub(crate) fn give_up(&self, id: NodeId) {
+        self.change(|all| {
+            if matches!(all.get(&id), Some(Guest::Starting(_))) {
+                all.remove(&id);
+            }
+        });
     }
 
     pub(crate) fn remove(&self, id: NodeId) {
-        self.all.send_modify(|all| _ = all.remove(&id));
+        self.change(|all| _ = all.remove(&id));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<NodeId, Guest>)) {
+        change(&mut self.all.lock());
+        self.changed.notify_waiters();
     }
 }

@@ -59,6 +59,8 @@ pub(crate) struct Facts {
     /// Number of volumes in state `error`.
     pub(crate) failed: u64,
     pub(crate) salvaging: u64,
+    /// Count of the volumes that ask for more copies than there are, and count of the copies.
+    pub(crate) copies_missing: Option<(usize, u8)>,
     /// Holders of copies that lack something, in words.
     pub(crate) copies_behind: Vec<String>,
     /// Damage that the start found in the log.
@@ -115,11 +117,15 @@ pub(crate) fn judge(facts: &Facts) -> Health {
         );
         say("disk-full", false, None, message);
     }
-    for holder in &facts.copies_behind {
+    if let Some((volumes, required)) = facts.copies_missing {
         let message = format!(
-            "the copies of the log at {holder}: volumes that ask for copies wait for the store until they are there"
+            "{volumes} volume(s) ask for more copies on other nodes than the {required} that there are: their writes wait for the \
+             store, or for copies; see `rekindle cluster ls`"
         );
         say("copy-missing", false, None, message);
+    }
+    for holder in &facts.copies_behind {
+        say("copy-behind", false, None, format!("the copies of the log at {holder}"));
     }
     for volume in &facts.volumes {
         let name = &volume.name;
@@ -307,6 +313,7 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         salvaging: count(State::Salvaging),
         damage: node.opened.damage.clone(),
         warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
+        copies_missing: copies_missing(node),
         copies_behind: node
             .log
             .replicas_behind()
@@ -317,6 +324,13 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
             node.warm.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
         }),
     }
+}
+
+fn copies_missing(node: &Node) -> Option<(usize, u8)> {
+    let required = node.log.progress().copies.required;
+    let volumes = node.staging.volumes();
+    let count = volumes.iter().filter(|staged| staged.copies() > required).count();
+    (count > 0).then_some((count, required))
 }
 
 /// Counts the acknowledged bytes that a volume owes to the store. A write that the store

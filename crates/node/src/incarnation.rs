@@ -5,9 +5,10 @@
 //! in a vault, or looks into the record ([`crate::fencing`]).
 
 use crate::Error;
-use crate::record::{NodeRecord, read};
+use crate::record::{HoldersNote, NodeRecord, PeerNote, read};
 use crate::starts::{Past, Starts};
-use rekindle_base::Incarnation;
+use rekindle_base::{Incarnation, NodeId};
+use rekindle_cluster::roster::Entry;
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_datastore::{Error as StoreError, key};
 
@@ -38,6 +39,27 @@ pub struct Beginning<'a> {
     pub trusted: bool,
     /// Whether the warm memory is another one, and the last life did not close its log.
     pub lost: bool,
+    pub place: Place<'a>,
+}
+
+/// The host on which a start happens.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    /// Its home node.
+    pub host: NodeId,
+    /// The home nodes that it had before.
+    pub former: &'a [NodeId],
+    /// The way to it for peers; `None`: it is in no cluster, and no other node holds copies.
+    pub peer: Option<&'a PeerNote>,
+    /// The host takes a lost node over, as a holder of copies of its log: the node's record as the
+    /// host has seen it.
+    pub takes: Option<&'a Entry>,
+}
+
+impl Place<'_> {
+    fn is_here(&self, home: NodeId) -> bool {
+        home == self.host || self.former.contains(&home)
+    }
 }
 
 impl Beginning<'_> {
@@ -82,6 +104,12 @@ fn allow(
 ) -> Result<bool, Error> {
     let Beginning { starts, permitted, .. } = beginning;
     let node = writer.node;
+    if found.is_some_and(|found| found.removed) {
+        return Err(Error::Copied(format!("node {node} was removed from the cluster")));
+    }
+    if let Some(seen) = beginning.place.takes {
+        return may_take(beginning, seen, found).map(|()| true);
+    }
     let past = match starts.judge(found) {
         Past::Ours => return Ok(false),
         past => past,
@@ -102,6 +130,9 @@ fn allow(
     if *permitted {
         return Ok(true);
     }
+    if let Some(host) = found.and_then(|found| found.host).filter(|host| *host != node) {
+        return Err(Error::TakenOver { node, host });
+    }
     let reason = match (past, found) {
         (Past::SetBack, _) | (_, None) => format!(
             "the store was set back to a time before the last start of this folder (node {node}): what this folder knows to \
@@ -114,6 +145,52 @@ fn allow(
         ),
     };
     Err(Error::Copied(reason))
+}
+
+/// Checks that a holder may take a lost node over: the record is as it was when the holder's wait
+/// began, and names it, and the copies are those that it means.
+fn may_take(
+    beginning: &Beginning<'_>,
+    seen: &Entry,
+    found: Option<&NodeRecord>,
+) -> Result<(), Error> {
+    let changed = || Error::Copied(format!("the record of node {} has changed", seen.node));
+    let found = found.ok_or_else(changed)?;
+    let host = found.host.unwrap_or(seen.node);
+    let is_as_seen = (found.incarnation, host, found.holders.epoch)
+        == (seen.incarnation, seen.host, seen.holders.epoch);
+    let place = beginning.place;
+    let named = found.holders.nodes.iter().find(|holder| holder.node == place.host);
+    // A life that was to begin here, and did not. An earlier home node of this host may be at home
+    // elsewhere by now, so its name proves nothing; but the folder has noted its own attempts.
+    let was_begun_here =
+        host == place.host || (place.is_here(host) && beginning.starts.name(found));
+    if !is_as_seen || (named.is_none() && !was_begun_here) {
+        return Err(changed());
+    }
+    let since = named.map_or(Incarnation(1), |holder| holder.since);
+    if beginning.copied_log < since {
+        return Err(Error::Usage(format!(
+            "the copies of node {} here end with its start {}, and its record means those of start {since}: were they put \
+             back from a backup, or removed?",
+            seen.node, beginning.copied_log
+        )));
+    }
+    Ok(())
+}
+
+/// The holders that the next life begins with.
+fn holders(beginning: &Beginning<'_>, last: Option<&NodeRecord>, takes: bool) -> HoldersNote {
+    let last = last.map(|last| last.holders.clone()).unwrap_or_default();
+    let place @ Place { peer, takes: taken_over, .. } = beginning.place;
+    match (peer, taken_over) {
+        (Some(_), Some(_)) => last.without(|node| place.is_here(node)),
+        // The copies are of the log that this one replaces.
+        (Some(_), None) if takes => last.without(|_| true),
+        (Some(_), None) => last,
+        // No holder is asked for anything.
+        (None, _) => last.without(|_| true),
+    }
 }
 
 /// Starts the next incarnation by one conditional write of the record that was `found`.
@@ -142,6 +219,12 @@ pub async fn start(
                 true => Some(incarnation),
                 false => last.and_then(|last| last.copied_since),
             },
+            host: Some(beginning.place.host).filter(|host| *host != writer.node),
+            peer: beginning.place.peer.cloned(),
+            holders: holders(beginning, last, takes),
+            resting: false,
+            draining: last.is_some_and(|last| last.draining),
+            removed: false,
         };
         let watch = writer.env.watch();
         let signed = writer.clone().with_incarnation(incarnation);
@@ -154,7 +237,9 @@ pub async fn start(
             Ok(held) => return Ok(held),
             // An attempt of a killed start has landed late, or another copy has started: the record
             // tells which.
-            Err(StoreError::Conflict(_) | StoreError::Exists(_)) => {
+            Err(StoreError::Conflict(_) | StoreError::Exists(_))
+                if beginning.place.takes.is_none() =>
+            {
                 found = read(writer).await.map_err(failed)?;
             }
             Err(source) => return Err(failed(source)),

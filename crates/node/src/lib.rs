@@ -6,8 +6,8 @@
 
 pub mod assemble;
 mod boot;
+mod cluster;
 pub mod config;
-mod copies;
 pub mod core;
 mod debug;
 mod error;
@@ -23,6 +23,7 @@ mod marks;
 mod meters;
 mod metrics;
 pub mod node_file;
+mod own_record;
 pub mod prices;
 pub mod record;
 mod scale;
@@ -33,13 +34,14 @@ pub mod warm_memory;
 mod warm_status;
 mod work;
 
-pub use assemble::{Node, OpenStore};
+pub use assemble::{Kit, Node, OpenStore, Opener};
+pub use cluster::member_file::token;
 pub use config::Config;
 pub use error::Error;
 pub use lifecycle::{Ready, Sockets, run, until_end};
 pub use scale::Scale;
 pub use service::Service;
-pub use service::copies::serve as take_copies;
+pub use service::cluster::begin as begin_cluster;
 pub use work::in_background;
 
 use rekindle_datastore::record::Body;
@@ -50,6 +52,8 @@ pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
     let own = [
         (node_file::NAME, node_file::FORMAT),
         (record::NodeRecord::WHAT, record::NodeRecord::FORMAT),
+        (cluster::member_file::WHAT, cluster::member_file::FORMAT),
+        (cluster::record::ClusterRecord::WHAT, cluster::record::ClusterRecord::FORMAT),
     ];
     let below = [rekindle_datastore::FORMATS, rekindle_staging::FORMATS, rekindle_log::FORMATS]
         .into_iter()

@@ -113,10 +113,9 @@ pub async fn run(
             return Ok(());
         }
     };
-    crate::service::copies::serve(&node).await?;
     let watch = env.watch();
     // Before a client is answered: one that comes early for a guest's volume waits for the guest.
-    crate::service::guests::start(&service, &node).await;
+    crate::service::cluster::begin(&service, &node).await?;
     service.serve(node.clone());
     fronts.start_nbd(sockets.nbd);
     env.boot_phase("listening", None, watch);
@@ -145,8 +144,13 @@ pub async fn until_end(
         drain = service.shutdown_asked() => drain,
         reason = crate::fencing::replaced(&node) => {
             service.fence(&reason);
-            fenced = Some(reason);
             fence(service, &node).await;
+            if let Some(host) = crate::fencing::successor(&node).await {
+                // The host goes on as a new node.
+                end_before_service_of(service, http, &node.env).await;
+                return Err(Error::TakenOver { node: node.id, host });
+            }
+            fenced = Some(reason);
             tokio::select! {
                 biased;
                 () = signal() => {}
@@ -204,12 +208,15 @@ async fn stay_fenced(fronts: &Fronts, signals: &mut Signals, reason: String) -> 
 
 /// Ends a node that serves no clients.
 async fn end_before_service(fronts: &Fronts) {
-    fronts.service.stopping();
-    fronts.service.enter(Phase::Ended);
-    let told = fronts.service.end_told();
+    end_before_service_of(&fronts.service, &fronts.http, &fronts.env).await;
+}
+
+async fn end_before_service_of(service: &Service, http: &Connections, env: &Env) {
+    service.stopping();
+    service.enter(Phase::Ended);
     // A client that follows the stop may be between two requests.
-    let _ = fronts.env.timeout(limits::FOLLOW_WAIT, told).await.is_ok();
-    fronts.http.stop(&fronts.env, limits::HTTP_WAIT).await;
+    let _ = env.timeout(limits::FOLLOW_WAIT, service.end_told()).await.is_ok();
+    http.stop(env, limits::HTTP_WAIT).await;
 }
 
 /// Puts the node together. After the death of a worker, waits for a store that does not answer:
@@ -309,6 +316,9 @@ async fn stop(
     let rest = async {
         let guests = service.guests().serving();
         service.enter(Phase::Volumes);
+        for node in guests.iter().chain([&node]) {
+            crate::service::cluster::rest(node).await;
+        }
         let mut drained = node.volumes.stop(drain).await;
         for guest in &guests {
             drained = drained.and(guest.volumes.stop(drain).await);

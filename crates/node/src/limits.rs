@@ -62,6 +62,10 @@ pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(3);
 /// Pause between two looks whether the record still names this start, while the node acknowledges
 /// changes.
 pub const RECORD_LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause after a doubt whether this life is over, which the record did not confirm.
+pub const DOUBT_PAUSE: Duration = Duration::from_millis(500);
+/// Pause before the node's record is written again, after the store has failed.
+pub const RECORD_RETRY: Duration = Duration::from_millis(200);
 /// Pause between two looks whether another node wants to delete packs; the second, while one does.
 pub const SWEEP_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 pub const SWEEP_AGREE_INTERVAL: Duration = Duration::from_secs(10);
@@ -121,3 +125,21 @@ pub const DISK_FREE_LOW: u64 = 4 * SEGMENT_BYTES;
 
 /// Flash for copies of other nodes' logs, bytes.
 pub const HOLD_BYTES_DEFAULT: u64 = 8 << 30;
+/// Least count of the holders that a node in a cluster wants: one, so that a lease exists, and its
+/// volumes go on elsewhere when it is lost.
+pub const WANTED_COPIES_MIN: usize = 1;
+/// Time of a key of this host, and what must be left of it.
+pub const KEY_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const KEY_LIFE_LEFT_MIN: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Keys of this host at a time.
+pub const KEYS_MAX: usize = 2;
+/// Pause between two looks whether the key of this host needs to be replaced.
+pub const KEY_LOOK_INTERVAL: Duration = Duration::from_secs(12 * 3600);
+/// Time for which the old key counts beside the new one.
+pub const KEY_OVERLAP: Duration = Duration::from_secs(2);
+/// Longest time for another node's answer to a user's question.
+pub const ANSWER_WAIT: Duration = Duration::from_secs(1);
+/// Longest name of a node or of a fault domain, bytes.
+pub const WORD_BYTES_MAX: usize = 63;
+/// Pause after a takeover that did not succeed.
+pub const TAKEOVER_RETRY: Duration = Duration::from_secs(2);

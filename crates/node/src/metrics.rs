@@ -2,6 +2,7 @@
 //! request.
 
 use crate::assemble::Node;
+use crate::cluster::Membership;
 use crate::space::Files;
 use ::metrics::{counter, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -98,6 +99,12 @@ const HELP: &[(Shape, &str, &str)] = &[
         "rekindle_content_deduplicated_bytes_total",
         "Bytes of chunks that the store had already.",
     ),
+    (
+        Shape::Gauge,
+        "rekindle_cluster_holders_ready",
+        "Holders of copies of this node's log that could take it over now.",
+    ),
+    (Shape::Counter, "rekindle_cluster_takeovers_total", "Lost nodes that went on here."),
     (Shape::Counter, "rekindle_content_stored_bytes_total", "Bytes of chunks as they are stored."),
     (Shape::Counter, "rekindle_content_packs_total", "Packs uploaded."),
     (
@@ -306,6 +313,7 @@ fn observe(node: &Node) {
     set("rekindle_log_segments", log.segments);
     set("rekindle_log_uncommitted_bytes", log.uncommitted_bytes);
     count("rekindle_log_appended_bytes_total", log.appended_bytes);
+    set("rekindle_cluster_holders_ready", node.membership().map_or(0, Membership::ready));
     let content = node.content.stats();
     count("rekindle_content_chunks_total", content.chunks_written);
     count("rekindle_content_deduplicated_chunks_total", content.chunks_deduplicated);

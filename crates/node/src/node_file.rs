@@ -60,12 +60,17 @@ pub struct NodeFile {
     pub guests: Vec<GuestNote>,
 }
 
-/// A lost node that this one has taken over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// A node that a user has adopted, or had taken over by an earlier version. What holders take over
+/// by themselves, the node's record says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestNote {
     pub node: NodeId,
-    /// The user's permission that its copies go on as that node; see [`Starts::permission`].
+    /// The user's permission that its folder goes on as that node; see [`Starts::permission`]. 0:
+    /// its folder needs none.
     pub permission: u64,
+    /// Its folder; absent: that of its copies here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
 }
 
 fn is_own(copied_from: &Incarnation) -> bool {
@@ -269,6 +274,11 @@ impl Keeper {
         self.home.lock().await.guests.clone()
     }
 
+    /// The bytes of the file for a folder with copies of this node's log.
+    pub async fn of_copies(&self, incarnation: Incarnation) -> Result<Vec<u8>, Error> {
+        self.home.lock().await.of_copies(incarnation).encode()
+    }
+
     /// Notes a guest, durably.
     pub async fn note_guest(&self, guest: GuestNote) -> Result<(), Error> {
         self.forget_guest_and(guest.node, Some(guest)).await
@@ -415,7 +425,8 @@ mod tests {
     fn a_guest_is_noted_and_forgotten_durably_and_is_no_guest_of_a_copy() {
         let world = rekindle_env::sim::World::new(1, rekindle_env::sim::Faults::none());
         let (env, dir) = (world.env(), Path::new("/node"));
-        let guest = |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission };
+        let guest =
+            |node: u8, permission| GuestNote { node: NodeId([node; 16]), permission, folder: None };
         world.block_on(async {
             env.disk().create_folder(dir).await.unwrap();
             let keeper = Keeper::new(&env, dir, sample());

@@ -2,6 +2,7 @@
 
 use crate::limits;
 use rekindle_base::limits::SEGMENT_BYTES;
+use rekindle_cluster::machine::Pace;
 use rekindle_content::sweep::Options;
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ pub struct Scale {
     pub sweep_agree: Duration,
     /// Habits of a sweep; the config has its budget and its grace.
     pub sweep: Options,
+    /// Times of the fence.
+    pub pace: Pace,
+    /// Whether peers speak without TLS, whose random numbers are none of a simulation's.
+    pub plain_peers: bool,
 }
 
 impl Default for Scale {
@@ -43,6 +48,8 @@ impl Default for Scale {
             sweep_look: limits::SWEEP_LOOK_INTERVAL,
             sweep_agree: limits::SWEEP_AGREE_INTERVAL,
             sweep: Options::default(),
+            pace: Pace::default(),
+            plain_peers: false,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! status, and all other requests wait.
 
 mod api;
-pub mod copies;
+pub mod cluster;
 mod exports;
 pub mod guests;
 mod kept;

@@ -83,6 +83,12 @@ impl Starts {
         }
     }
 
+    /// Whether the record names a start that this folder has noted.
+    #[must_use]
+    pub fn name(&self, found: &NodeRecord) -> bool {
+        found.nonce.is_some_and(|nonce| self.attempts.contains(&nonce) || is(self.landed, nonce))
+    }
+
     /// Returns the incarnation of the next start, beyond any that the record or this folder may
     /// know.
     #[must_use]
@@ -106,6 +112,7 @@ fn is(landed: Option<Landed>, nonce: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::HoldersNote;
 
     fn record(incarnation: u64, nonce: Option<u64>) -> NodeRecord {
         NodeRecord {
@@ -117,6 +124,12 @@ mod tests {
             copies: None,
             copied_since: None,
             taken: Incarnation(0),
+            host: None,
+            peer: None,
+            holders: HoldersNote::default(),
+            resting: false,
+            draining: false,
+            removed: false,
         }
     }
 

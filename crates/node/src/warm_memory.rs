@@ -8,7 +8,7 @@ use rekindle_base::{NodeId, StoreId};
 use rekindle_env::Env;
 use rekindle_warm::{Arena, Frames, FramesShape, Shape};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The warm memory, once the log has taken its slots.
 pub struct WarmMemory {
@@ -98,6 +98,7 @@ pub(crate) async fn open(
         store,
         slot_bytes: u32::try_from(scale.segment_bytes).unwrap_or(u32::MAX),
         is_chosen: config.warm.is_some(),
+        folder: &config.dir,
         path,
         name: noted.map(str::to_owned),
     };
@@ -128,6 +129,8 @@ struct WarmFile<'a> {
     slot_bytes: u32,
     /// The user has named it.
     is_chosen: bool,
+    /// The node's folder.
+    folder: &'a Path,
     path: PathBuf,
     /// Its name, if it is not the usual one.
     name: Option<String>,
@@ -156,6 +159,28 @@ impl WarmFile<'_> {
             let instead = self.path.with_file_name(&other);
             tracing::warn!(path = %self.path.display(), %error, instead = %instead.display(), "another file is the warm memory");
             (self.path, self.name) = (instead, Some(other));
+            arena = self.map(slots, frames_bytes).await;
+        }
+        if let Err(error) = &arena
+            && self.is_chosen
+            && error.kind() == io::ErrorKind::InvalidInput
+            && crate::cluster::left::is_there(self.env, self.folder).await
+        {
+            // The file is that of a node that was taken over, which may have more there than in
+            // its log.
+            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+            self.path = self.path.with_file_name(format!("{file}-{}", self.node));
+            arena = self.map(slots, frames_bytes).await;
+        }
+        if let Err(error) = &arena
+            && self.is_chosen
+            && error.kind() == io::ErrorKind::InvalidInput
+            && crate::cluster::left::is_there(self.env, self.folder).await
+        {
+            // The file is that of a node that was taken over, which may have more there than in
+            // its log.
+            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
+            self.path = self.path.with_file_name(format!("{file}-{}", self.node));
             arena = self.map(slots, frames_bytes).await;
         }
         if let Err(error) = &arena

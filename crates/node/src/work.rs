@@ -32,7 +32,7 @@ pub fn in_background(node: &Arc<Node>, service: &Service) {
     let jobs = service.jobs();
     node.env.spawn("welcome", node.volumes.welcome());
     let (env, content) = (node.env.clone(), node.content.clone());
-    let clients_first = node.scale.clients_first;
+    let clients_first = node.kit.scale.clients_first;
     node.env.spawn("index-warm-up", async move {
         // The warm-up would take a core from the attaches of clients that come back at once.
         env.sleep(clients_first).await;

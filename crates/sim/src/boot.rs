@@ -18,9 +18,9 @@ use rekindle_front::conn::Connections;
 use rekindle_front::http::Api;
 use rekindle_front::http::api::{ApiError, CreateVolume, Job, JobState, Problem, Shutdown};
 use rekindle_front::nbd::{ExportError, Exports};
-use rekindle_node::config::{Destage, Scrub, Sweep};
-use rekindle_node::{Config, Error, Node, OpenStore, Scale, Service};
-use rekindle_staging::{Ack, Policy, Written};
+use rekindle_node::config::{Cluster, Destage, Scrub, Sweep, Token};
+use rekindle_node::{Config, Error, Kit, Node, OpenStore, Opener, Scale, Service};
+use rekindle_staging::{Ack, MissingCopy, Policy, Written};
 use rekindle_volume::collector;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -72,10 +72,14 @@ pub struct Setup {
     pub scrubs: Option<Duration>,
     /// Count of the copies that a new volume asks for.
     pub copies: u8,
-    /// Addresses of the holders of copies of the node's log.
-    pub copy_to: Vec<String>,
-    /// Address at which the node takes copies of other nodes' logs.
-    pub hold: Option<String>,
+    /// What its writes do while there are fewer.
+    pub on_missing_copy: MissingCopy,
+    /// Address at which other nodes reach this one.
+    pub advertise: Option<String>,
+    /// The token of the cluster to join.
+    pub join: Option<String>,
+    /// The node's name in its cluster.
+    pub name: String,
     pub folder: PathBuf,
     pub warm: PathBuf,
 }
@@ -101,8 +105,10 @@ impl Default for Setup {
             collector: collector::Settings::default(),
             scrubs: None,
             copies: 0,
-            copy_to: Vec::new(),
-            hold: None,
+            on_missing_copy: MissingCopy::default(),
+            advertise: None,
+            join: None,
+            name: String::new(),
             folder: FOLDER.into(),
             warm: WARM.into(),
         }
@@ -116,8 +122,12 @@ impl Setup {
         Config {
             take_identity: how.takes.then(|| env.random_u64()),
             older_copies: how.older_copies,
-            copy_to: self.copy_to.clone(),
-            hold: self.hold.clone(),
+            cluster: Cluster {
+                advertise: self.advertise.clone(),
+                join: self.join.clone().map(Token::new),
+                name: self.name.clone(),
+                ..Cluster::default()
+            },
             flash_bytes: Some(self.flash_bytes),
             warm: Some(self.warm.clone()),
             warm_bytes: Some(self.warm_slots as u64 * self.segment_bytes + FRAMES_BYTES),
@@ -162,6 +172,8 @@ impl Setup {
             sweep_look: self.looks,
             sweep_agree: self.looks,
             sweep: self.sweep,
+            plain_peers: true,
+            ..Scale::default()
         }
     }
 }
@@ -215,10 +227,13 @@ impl Served {
                 faults: faults.clone(),
                 plan: how.faults.clone(),
             };
-            let open = async move |_| Ok(open);
+            let open: Opener = Arc::new(move |_, _| {
+                let open = open.clone();
+                Box::pin(async { Ok(open) })
+            });
             let config = setup.config(env, &how);
-            let kinds = records::kinds();
-            match Node::assemble_over(env, config, setup.scale(), kinds, open).await {
+            let kit = Kit { scale: setup.scale(), kinds: records::kinds, open };
+            match Node::assemble_with(env, config, kit).await {
                 Ok(node) => break Arc::new(node),
                 Err(error @ Error::Store { .. }) if error.kind().is_retryable() => {
                     tracing::debug!("the start waits: {error}");
@@ -230,7 +245,7 @@ impl Served {
         if !(node.opened.damage.is_empty() || how.was_hurt) {
             return Err(format!("nothing was damaged: {:?}", node.opened.damage));
         }
-        rekindle_node::take_copies(&node).await.map_err(|error| told(&error))?;
+        rekindle_node::begin_cluster(&service, &node).await.map_err(|error| told(&error))?;
         service.serve(node.clone());
         rekindle_node::in_background(&node, &service);
         let ended = Arc::new(Mutex::new(None));
@@ -256,6 +271,12 @@ impl Served {
         }
     }
 
+    /// The end of the node's life; `None`: it goes on.
+    #[must_use]
+    pub fn ended(&self) -> Option<Result<(), String>> {
+        self.ended.lock().clone()
+    }
+
     /// Creates a volume, if an earlier life has not; retries while the store fails.
     pub async fn create(&self, name: &str, setup: &Setup) -> Result<(), ApiError> {
         let block_size = setup.block_size.filter(|_| setup.kind.is_none());
@@ -269,6 +290,7 @@ impl Served {
                 policy: setup.policy,
                 ack: setup.ack,
                 copies: setup.copies,
+                on_missing_copy: setup.on_missing_copy,
                 settings: settings.clone(),
             };
             match self.service.create_volume(request).await {

@@ -20,8 +20,8 @@ const SAYINGS: &[(&str, &str)] = &[
     ("was removed: what the log had of it is not needed", "changes of a removed volume"),
     ("replaced, as a vault says", "fenced: by a vault"),
     ("replaced, as a look says", "fenced: by a look"),
-    ("a copy of the log stays away", "copies: the store in their place"),
-    ("a copy of the log is behind", "copies: behind"),
+    ("a copy of the log is behind", "cluster: a copy is behind"),
+    ("a lost node goes on here", "cluster: taken over"),
     ("with records that no client was told of", "map: began again"),
 ];
 

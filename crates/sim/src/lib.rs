@@ -3,8 +3,8 @@
 //!
 //! - [`boot`] starts a node: the daemon's own assembly, background work and API.
 //! - [`region`] is the oracle: the promises to clients, region by region.
-//! - [`copies`] is one run of a fifth kind: a node's log is copied to another machine, and the node
-//!   comes back from there when its host is lost.
+//! - [`cluster`] is one run of a fifth kind: hosts keep copies of one another's logs, and take lost
+//!   nodes over. [`linear`] judges it.
 //! - [`lives`] is one run of another kind: a few volumes through attach, collector, salvage, stop
 //!   and crash, over a store whose packs are damaged. [`oracle`] judges it.
 //! - [`pair`] is one run of a third kind: two nodes on one store, which write, sweep, remove
@@ -38,11 +38,12 @@
 
 pub mod boot;
 mod clients;
-pub mod copies;
+pub mod cluster;
 mod dice;
 mod end;
 mod harm;
 mod heard;
+pub mod linear;
 mod lists;
 pub mod lives;
 #[path = "../../staging/tests/staging/map.rs"]

@@ -90,12 +90,6 @@ impl<const HOSTS: usize> Stage<HOSTS> {
         self.serving.lock().iter().flatten().map(seen).collect()
     }
 
-    /// Takes a node off the stage whose process ends along with another one.
-    pub fn leaves(&self, which: usize) {
-        self.serving.lock()[which] = None;
-        self.busy[which].store(0, Ordering::Relaxed);
-    }
-
     /// Ends the life on a host, by a crash or a power cut. A power cut takes what only memory has,
     /// and no loss is excused: with `ack=memory` there is none.
     pub fn crash(

@@ -2,7 +2,7 @@
 //! many, `REKINDLE_SEED` repeats one.
 
 use rekindle_sim::scenario::{Outcome, run};
-use rekindle_sim::{copies, lives, pair, twin};
+use rekindle_sim::{cluster, lives, pair, twin};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -228,30 +228,31 @@ fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
     check_runs("REKINDLE_TWIN_SEED", TWIN_SHARE, twin::run, (PAIR_TELLING, TWIN_WANTED));
 }
 
-/// Divisor of the wanted seeds for runs of a node whose log is copied.
-const COPIES_SHARE: u64 = 40;
-const COPIES_WANTED: &[&str] = &[
-    "copies: a replaced host is refused",
-    "copies: a successor looks",
-    "copies: a volume without any is refused",
-    "copies: acknowledged beside a successor",
-    "copies: behind",
-    "copies: of an older life",
-    "copies: replaced while it lives",
-    "copies: the store in their place",
+/// Divisor of the wanted seeds for runs of clusters.
+const CLUSTER_SHARE: u64 = 40;
+const CLUSTER_WANTED: &[&str] = &[
+    "cluster: a host goes on as a new node",
+    "cluster: a host is lost for good",
+    "cluster: a volume without copies is refused",
+    "cluster: taken over",
     "fenced: told",
 ];
 
 #[test]
-fn a_node_comes_back_from_its_copies_with_all_that_was_acknowledged() {
-    check_runs("REKINDLE_COPIES_SEED", COPIES_SHARE, copies::run, (PAIR_TELLING, COPIES_WANTED));
+fn a_cluster_is_linearizable_and_loses_nothing() {
+    check_runs(
+        "REKINDLE_CLUSTER_SEED",
+        CLUSTER_SHARE,
+        cluster::run,
+        (PAIR_TELLING, CLUSTER_WANTED),
+    );
 }
 
 #[test]
-fn a_seed_of_copies_repeats_itself_exactly() {
+fn a_seed_of_a_cluster_repeats_itself_exactly() {
     for seed in 0..5 {
-        let first = copies::run(seed).expect("no promise is broken");
-        assert_eq!(first, copies::run(seed).expect("no promise is broken"), "seed {seed}");
+        let first = cluster::run(seed).expect("no promise is broken");
+        assert_eq!(first, cluster::run(seed).expect("no promise is broken"), "seed {seed}");
     }
 }
 

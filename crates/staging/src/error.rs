@@ -22,6 +22,10 @@ pub enum Error {
         "volume {0} asked for no copies on other nodes: what it wrote last may be on the lost machine alone, and the volume waits for it"
     )]
     NotCopied(String),
+    /// Another node may be taking this one over: what is read may be older than what that one has
+    /// acknowledged.
+    #[error("volume {0} cannot be read now: the holders of this node's copies do not answer")]
+    Unleased(String),
     /// The volume is out of service.
     #[error("volume {0} is not in service")]
     Closed(String),
@@ -70,7 +74,7 @@ impl Error {
             Error::Content(error) => error.kind(),
             Error::Log(error) => error.kind(),
             Error::Fenced(_) | Error::Deposed(_) => Kind::Fenced,
-            Error::Closed(_) | Error::NotCopied(_) => Kind::Unavailable,
+            Error::Closed(_) | Error::NotCopied(_) | Error::Unleased(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
             Error::SetBack { .. } | Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
         }

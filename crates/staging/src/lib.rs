@@ -24,7 +24,8 @@ mod state;
 mod vault;
 mod view;
 
-pub use ack::policy::{Ack, Policy};
+pub use ack::lease::Lease;
+pub use ack::policy::{Ack, MissingCopy, Policy};
 pub use ack::staged::Staged;
 pub use destage::versions;
 pub use error::Error;
@@ -47,6 +48,7 @@ pub const FORMATS: [(&str, u32); 1] = [(
 )];
 
 use ack::fence::Fence;
+use ack::lease::is_bound_to_its_machine;
 use ack::policy::{Means, Mode};
 use destage::destager;
 use destage::destager::Destager;
@@ -65,7 +67,7 @@ use state::VolumeState;
 use state::destaging::Wakeup;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, mpsc};
 use utoipa::ToSchema;
@@ -103,6 +105,8 @@ pub struct Config {
     /// this machine's own. Volumes that asked for no copies may have had changes which only the
     /// lost machine has, so they are not served.
     pub copied_from: Incarnation,
+    /// The time for which no other life of the node serves its volumes.
+    pub lease: Arc<Lease>,
 }
 
 /// The staging of one node. All clones are the same staging; destaging ends with the last of them.
@@ -140,9 +144,6 @@ pub(crate) struct Inner {
     volumes_with_changes: AtomicU64,
     /// Count of the writes that wait for room on flash.
     stalled: AtomicUsize,
-    /// Whether copies of the log have stayed away: writes that wait for them wait for the store,
-    /// too.
-    copies_late: AtomicBool,
     /// RAM for payloads, a permit a byte; first come first served.
     memory: Arc<Semaphore>,
     memory_permits: u32,
@@ -217,7 +218,6 @@ impl Staging {
             total: AtomicU64::new(0),
             volumes_with_changes: AtomicU64::new(0),
             stalled: AtomicUsize::new(0),
-            copies_late: AtomicBool::new(false),
             memory: Arc::new(Semaphore::new(memory_permits as usize)),
             memory_permits,
             latency: AtomicU64::new(0),
@@ -281,7 +281,7 @@ impl Staging {
         }
         inner.is_here(value)?;
         let mode = self.mode_of(value);
-        if let Some(downgrade) = mode.downgrade(value.policy, value.ack) {
+        if let Some(downgrade) = self.downgrade(value) {
             tracing::warn!(volume = value.name, "{downgrade}");
         }
         inner.is_not_set_back(value)?;
@@ -319,7 +319,7 @@ impl Staging {
     fn mode_of(&self, vault: &Vault) -> Mode {
         let means = Means {
             memory: self.inner.config.memory_outlives_process,
-            replicas: self.inner.log.replicas(),
+            log: self.inner.config.copied_from == Incarnation(0),
         };
         Mode::of(vault.policy, vault.ack, vault.copies, means)
     }
@@ -328,7 +328,9 @@ impl Staging {
     /// asks for, if they do.
     #[must_use]
     pub fn downgrade(&self, vault: &Vault) -> Option<&'static str> {
-        self.mode_of(vault).downgrade(vault.policy, vault.ack)
+        let required = self.inner.log.progress().copies.required;
+        let settings = (vault.policy, vault.ack, vault.on_missing_copy);
+        self.mode_of(vault).downgrade(settings, required)
     }
 
     /// Reports of volumes whose content turned out to be damaged when it was read or folded, each
@@ -422,9 +424,11 @@ impl Inner {
     /// Returns an error when changes of the volume may be on the machine alone of whose log this
     /// one has copies.
     fn is_here(&self, vault: &Vault) -> Result<(), Error> {
-        let asked_for_none = vault.policy == Policy::Back && vault.copies == 0;
         let is_copied = self.config.copied_from != Incarnation(0);
-        match is_copied && asked_for_none && vault.incarnation <= self.config.copied_from {
+        match is_copied
+            && is_bound_to_its_machine(vault)
+            && vault.incarnation <= self.config.copied_from
+        {
             true => Err(Error::NotCopied(vault.name.clone())),
             false => Ok(()),
         }

@@ -40,9 +40,6 @@ pub(crate) const FLUSH_TIME_MAX: Duration = Duration::from_secs(30);
 pub(crate) const DISMISSAL_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time that a batch in hand gets to end when its volume closes or staging stops.
 pub(crate) const CLOSE_GRACE: Duration = Duration::from_secs(2);
-/// Time for which a write waits for copies on other nodes, before it waits for the store instead. A
-/// holder that is started again is back before.
-pub(crate) const COPIES_PATIENCE: Duration = Duration::from_secs(2);
 /// Interval of the look whether the log has unawaited changes on flash by now.
 pub(crate) const PENDING_CHECK: Duration = Duration::from_millis(100);
 /// Percent of the flash budget at which volumes above their fair share wait; the rest is for those

@@ -4,7 +4,7 @@ mod body;
 
 pub use body::VaultBody;
 
-use crate::{Ack, Lost, Policy, limits};
+use crate::{Ack, Lost, MissingCopy, Policy, limits};
 use rekindle_base::limits::{NAME_BYTES_MAX, SECTOR_BYTES, VOLUME_BYTES_MAX};
 use rekindle_base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 use rekindle_content::tree::Root;
@@ -46,6 +46,9 @@ pub struct Vault {
     /// Count of the copies on other nodes that a write waits for. Formats 1 to 5 did not have it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copies: u8,
+    /// What a write does while there are fewer copies. Formats 1 to 7 did not have it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub on_missing_copy: MissingCopy,
     /// The node that may write; changes only together with the generation.
     pub owner: Option<NodeId>,
     pub generation: Generation,
@@ -155,7 +158,7 @@ pub struct Accepted {
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 7;
+    const FORMAT: u32 = 8;
     const CACHED: bool = true;
 
     fn check(&self) -> Result<(), String> {
@@ -177,6 +180,7 @@ impl Vault {
             policy: Policy::default(),
             ack: Ack::default(),
             copies: 0,
+            on_missing_copy: MissingCopy::default(),
             owner: None,
             generation: Generation(0),
             checkpoint: Serial(0),

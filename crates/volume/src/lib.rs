@@ -55,7 +55,7 @@ use rekindle_content::Content;
 use rekindle_content::sweep::{Look, Roots, Sources, Written};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::{Ack, Policy, Staging, VaultBody};
+use rekindle_staging::{Ack, MissingCopy, Policy, Staging, VaultBody};
 use repair::losses;
 use repair::salvage;
 use std::collections::BTreeMap;
@@ -89,6 +89,8 @@ pub struct Spec {
     pub ack: Ack,
     /// Count of the copies on other nodes that a write waits for.
     pub copies: u8,
+    /// What a write does while there are fewer copies.
+    pub on_missing_copy: MissingCopy,
 }
 
 /// The volumes of a node. Clones mean the same registry.

@@ -15,7 +15,7 @@ use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
 use rekindle_log::Log;
-use rekindle_staging::{Ack, Policy, Staging, Vault, VaultBody};
+use rekindle_staging::{Ack, MissingCopy, Policy, Staging, Vault, VaultBody};
 use rekindle_volume::{Kind, Kinds, OpenedHome, Parts, Sizes, Spec, Volumes};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -65,6 +65,7 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
         destage_writes_per_minute: 0,
         memory_outlives_process: true,
         copied_from: Incarnation(0),
+        lease: rekindle_staging::Lease::for_ever(),
     };
     let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
     let volumes = Volumes::open(Parts {
@@ -80,7 +81,16 @@ async fn start_all(env: &Env, store: &Store) -> (Volumes, fault::Handle, Content
 
 fn spec(policy: Policy, ack: Ack) -> Spec {
     let settings = VaultBody::of(&Layout::Fixed { block_size: BLOCK }).unwrap();
-    Spec { name: "vm1".into(), kind: KIND.into(), size: SIZE, settings, policy, ack, copies: 0 }
+    Spec {
+        name: "vm1".into(),
+        kind: KIND.into(),
+        size: SIZE,
+        settings,
+        policy,
+        ack,
+        copies: 0,
+        on_missing_copy: MissingCopy::default(),
+    }
 }
 
 /// Another kind of volume.

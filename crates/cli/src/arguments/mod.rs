@@ -1,6 +1,7 @@
 //! The command line, as clap sees it. One struct a command; each command's file does the work.
 
 mod appliance;
+mod cluster;
 mod drill;
 mod kept;
 mod look;
@@ -11,12 +12,13 @@ mod volume;
 
 pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
+pub use cluster::Cluster;
 pub use drill::{Attach, Drill, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
 };
-pub use repair::{Copies, Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
+pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
 pub use up::{Stop, Up, Upgrade};
@@ -85,9 +87,9 @@ pub enum Command {
     /// Give back space in the store that no volume reaches
     #[command(subcommand)]
     Sweep(Sweep),
-    /// Copies of logs on other nodes: show them, start from them
+    /// Nodes that keep copies of one another's logs, and take lost ones over
     #[command(subcommand)]
-    Copies(Copies),
+    Cluster(Cluster),
     /// Long work of the daemon: show it, break it off
     #[command(subcommand)]
     Jobs(Jobs),

@@ -146,52 +146,6 @@ pub struct SweepDismiss {
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
-  rekindle copies ls
-  rekindle copies takeover 0123456789abcdef0123456789abcdef
-
-A node with `up --hold` keeps copies of the logs of nodes with `up --copy-to`.
-When such a node is lost for good, this daemon takes it over and serves its
-volumes. Or its copies are released, and another daemon starts from them.")]
-pub enum Copies {
-    /// The copies of this node's log, and those of other nodes' logs here
-    #[command(after_help = "Example:\n  rekindle copies ls")]
-    Ls,
-    /// Go on as a lost node, too: serve its volumes here, from the copies of its log
-    Takeover(TakeOver),
-    /// Let the copies of a lost node's log go, for ever, so that a daemon may start from them
-    Release(ReleaseCopies),
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  rekindle copies takeover 0123456789abcdef0123456789abcdef
-
-Clients find the volumes of the lost node at the addresses of this daemon, with
-all that was acknowledged with copies. That lasts over restarts. If the lost
-node still runs somewhere, it is replaced: it acknowledges nothing more, and
-its clients are disconnected.")]
-pub struct TakeOver {
-    /// The node, as `rekindle copies ls` names it
-    pub node: rekindle_base::NodeId,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  rekindle copies release 0123456789abcdef0123456789abcdef
-
-From now on that node gets no copy here, if it still runs: its volumes that ask
-for copies wait for the store instead. The next command is printed. Copies that
-nothing will start from are removed with their folder, after the release.")]
-pub struct ReleaseCopies {
-    /// The node, as `rekindle copies ls` names it
-    pub node: rekindle_base::NodeId,
-}
-
-#[derive(Debug, Subcommand)]
-#[command(after_help = "\
-Examples:
   rekindle jobs ls
   rekindle jobs cancel 7
 

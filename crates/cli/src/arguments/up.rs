@@ -2,6 +2,7 @@
 
 use crate::parse::{self, ParityChoice};
 use clap::Args;
+use rekindle_node::config::HolderSpread;
 use rekindle_supervise::worker::LogFormat;
 use rekindle_terminal::words::{AddressOrOff, address};
 use std::path::PathBuf;
@@ -14,8 +15,8 @@ Examples:
   rekindle up --socket-group libvirt-qemu   libvirt's QEMU may use the volumes
   rekindle up --nbd 127.0.0.1:10809         every user of this machine may
   rekindle up --parity 16+1                 heal what a disk of the store loses
-  rekindle up --store s3://b/p --hold 127.0.0.1:7733 --dir two    keeps copies
-  rekindle up --store s3://b/p --copy-to 127.0.0.1:7733 --dir one  for this one
+  rekindle up --store s3://b/p --advertise 10.0.0.1:7733    in a cluster: then
+      `rekindle cluster init`
   rekindle up --store-fault latency=100ms,fail=20%,gone=60s       for drills
 
 Only the user who runs it gets in: everything is private, sockets too. A group
@@ -80,16 +81,26 @@ pub struct Up {
     /// Put faults in front of the store: latency=10ms,fail=20%,gone=60s
     #[arg(long, env = "REKINDLE_STORE_FAULT", hide_env_values = true, value_name = "SPEC")]
     pub store_fault: Option<String>,
-    /// Copy the log to the node that holds copies at this address; repeatable, for several copies.
-    /// Volumes ask for copies: see `rekindle volume create --copies`
-    #[arg(long, env = "REKINDLE_COPY_TO", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
-    pub copy_to: Vec<AddressOrOff>,
-    /// Hold copies of other nodes' logs, which they send to this address: HOST:PORT or unix:PATH.
-    /// All nodes use one store; what they send one another is not encrypted
-    #[arg(long, env = "REKINDLE_HOLD", hide_env_values = true, value_name = "ADDR", value_parser = address)]
-    pub hold: Option<AddressOrOff>,
-    /// Flash for these copies: twice the flash budgets of their nodes, so that a copy that begins
-    /// anew has room beside the old one [default: 8G]
+    /// Be a node of a cluster: other nodes reach this one at this address of this host, HOST:PORT
+    /// or unix:PATH. What they say is encrypted. See `rekindle cluster`
+    #[arg(long, env = "REKINDLE_ADVERTISE", hide_env_values = true, value_name = "ADDR", value_parser = address)]
+    pub advertise: Option<AddressOrOff>,
+    /// Join the cluster of the store with this token, which `rekindle cluster token` prints on
+    /// another node. The folder remembers it
+    #[arg(long, env = "REKINDLE_JOIN", hide_env_values = true, value_name = "TOKEN")]
+    pub join: Option<String>,
+    /// The fault domain of this host, a rack say: copies go to other domains, if there are any
+    #[arg(long, env = "REKINDLE_DOMAIN", hide_env_values = true, value_name = "NAME")]
+    pub domain: Option<String>,
+    /// Where the holders of copies may be: prefer = other domains, if there are any; remote = other
+    /// domains only; local = this domain only [default: prefer]
+    #[arg(long, env = "REKINDLE_HOLDER_DOMAINS", hide_env_values = true, value_name = "RULE", value_parser = parse::holder_spread())]
+    pub holder_domains: Option<HolderSpread>,
+    /// The node's name in the cluster [default: the name of the host]
+    #[arg(long, env = "REKINDLE_NODE_NAME", hide_env_values = true, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// Flash for copies of other nodes' logs: twice the flash budgets of those nodes, so that a
+    /// copy that begins anew has room beside the old one [default: 8G]
     #[arg(long, env = "REKINDLE_HOLD_BUDGET", hide_env_values = true, value_name = "SIZE", value_parser = parse::budget)]
     pub hold_budget: Option<u64>,
     /// Flash for acknowledged writes that are not in the store yet [default: 4G, at most half of

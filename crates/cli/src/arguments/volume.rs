@@ -3,7 +3,7 @@
 use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
 use crate::parse;
 use clap::{Args, Subcommand};
-use rekindle_staging::{Ack, Policy};
+use rekindle_staging::{Ack, MissingCopy, Policy};
 use rekindle_terminal::words::{AddressOrOff, address};
 use std::time::Duration;
 
@@ -94,9 +94,13 @@ pub struct Create {
     /// process
     #[arg(long, default_value = "flash", value_parser = parse::ack())]
     pub ack: Ack,
-    /// Copies on other nodes that a write waits for, with policy back: see `rekindle up --copy-to`
+    /// Copies on other nodes that a write waits for, with policy back: see `rekindle cluster`
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
     pub copies: u8,
+    /// What writes do while there are fewer copies: step-down = wait for the store instead, stall =
+    /// wait for the copies
+    #[arg(long, default_value = "step-down", hide_default_value = true, value_parser = parse::missing_copy())]
+    pub on_missing_copy: MissingCopy,
     /// What it holds: block = the bytes of a disk [default: block]
     #[arg(long)]
     pub kind: Option<String>,

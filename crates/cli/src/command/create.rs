@@ -16,6 +16,7 @@ pub fn request(create: &Create) -> Value {
         policy: create.policy,
         ack: create.ack,
         copies: create.copies,
+        on_missing_copy: create.on_missing_copy,
         settings: block_size.into_iter().collect(),
     })
 }

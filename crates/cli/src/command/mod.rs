@@ -2,8 +2,8 @@
 
 pub mod appliance;
 pub mod boot_report;
+pub mod cluster;
 pub mod completions;
-pub mod copies;
 pub mod cost;
 pub mod create;
 pub mod debug;

@@ -5,7 +5,7 @@ use crate::config_file::{self, Settings};
 use crate::folder;
 use rekindle_env::Address;
 use rekindle_front::uri;
-use rekindle_node::Config;
+use rekindle_node::config::Token;
 use rekindle_supervise::Service;
 use rekindle_supervise::sockets::Role;
 use rekindle_supervise::worker::Ready;
@@ -68,13 +68,18 @@ fn settle(up: &Up) -> Outcome<Settings> {
     over(&mut config.parity, up.parity.as_ref());
     over(&mut config.read_ahead, up.read_ahead.as_ref());
     over(&mut config.direct_path, up.direct_path.as_ref());
-    if !up.copy_to.is_empty() {
-        config.copy_to = up.copy_to.iter().flatten().map(ToString::to_string).collect();
+    let cluster = &mut config.cluster;
+    if let Some(place) = &up.advertise {
+        cluster.advertise = place.as_ref().map(ToString::to_string);
     }
-    if let Some(hold) = &up.hold {
-        config.hold = hold.as_ref().map(ToString::to_string);
+    cluster.join = up.join.clone().map(Token::new);
+    over(&mut cluster.domain, up.domain.as_ref());
+    over(&mut cluster.name, up.node_name.as_ref());
+    over(&mut cluster.spread, up.holder_domains.as_ref());
+    over(&mut cluster.hold_bytes, up.hold_budget.as_ref());
+    if cluster.advertise.is_some() && cluster.name.is_empty() {
+        cluster.name = host_name();
     }
-    over(&mut config.hold_bytes, up.hold_budget.as_ref());
     config.check().map_err(Failure::usage)?;
     for (places, said) in [(&mut sockets.nbd, &up.nbd), (&mut sockets.http, &up.http)] {
         if !said.is_empty() {
@@ -86,23 +91,15 @@ fn settle(up: &Up) -> Outcome<Settings> {
     // Clients reach a guest only through its host, which was asked the same.
     let in_guest = std::env::var_os(rekindle_appliance::guest::VARIABLE).is_some();
     sockets.insecure |= up.insecure || in_guest;
-    stay_here(config, sockets.insecure)?;
     Ok(settings)
 }
 
-/// Refuses to send copies to other machines unless the user means it: nothing is encrypted.
-fn stay_here(config: &Config, insecure: bool) -> Outcome {
-    let is_far = |place: &&String| match place.parse() {
-        Ok(Address::Tcp(place)) => !place.ip().is_loopback(),
-        Ok(Address::Unix(_)) | Err(_) => false,
-    };
-    match config.copy_to.iter().chain(&config.hold).find(is_far) {
-        Some(place) if !insecure => Err(Failure::usage(format!(
-            "copies of the log at {place} are sent as they are: every machine on the way can read and change them"
-        ))
-        .next("use a tunnel (WireGuard, SSH) to 127.0.0.1, or say --insecure if the network is yours alone")),
-        _ => Ok(()),
-    }
+/// The name of this machine, as far as it can be the name of a node.
+fn host_name() -> String {
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    let plain = |letter: char| if is_plain(letter) { letter } else { '-' };
+    name.chars().map(plain).take(rekindle_node::limits::WORD_BYTES_MAX).collect()
 }
 
 /// Takes what was said, if anything was.

@@ -269,6 +269,7 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
                 ack: import.ack,
                 kind: None,
                 copies: 0,
+                on_missing_copy: rekindle_staging::MissingCopy::default(),
                 block_size: None,
             };
             Ok((client.post("/api/v1/volumes", &create::request(&wanted))?, true))

@@ -18,12 +18,11 @@ struct Told {
 }
 
 /// One life of the owner: appends changes, acknowledges some of them with copies, releases some.
-async fn live(env: Env, told: Arc<Mutex<Told>>, seed: u64) {
+async fn live(env: Env, peer: Peer, told: Arc<Mutex<Told>>, seed: u64) {
     let mut random = Random::new(seed);
     let life = told.lock().life;
-    let peer: Arc<dyn Replica> = Arc::new(Peer::new(&env, settings(life)));
-    let log =
-        open_log(&env, Path::new("/flash"), life, vec![peer]).await.expect("its flash is well");
+    let replicas: Vec<Arc<dyn Replica>> = vec![Arc::new(peer)];
+    let log = open_log(&env, Path::new("/flash"), life, replicas).await.expect("its flash is well");
     let recovered = log.unfinished_volumes().await.expect("nothing is lost");
     let highest = recovered.first().map_or(0, |(_, serial)| serial.0);
     assert!(highest >= told.lock().acked || told.lock().released >= told.lock().acked);
@@ -78,8 +77,8 @@ fn run(seed: u64) -> Told {
     let told = Arc::new(Mutex::new(Told::default()));
     let start = |random: &mut Random| {
         told.lock().life += 1;
-        let env = pair.owner.env();
-        env.spawn("owner", live(env.clone(), Arc::clone(&told), random.next_u64()));
+        let (env, peer) = (pair.owner.env(), pair.peer(told.lock().life));
+        env.spawn("owner", live(env.clone(), peer, Arc::clone(&told), random.next_u64()));
     };
     start(&mut random);
     for round in 0..20 {
@@ -137,7 +136,7 @@ fn the_copies_alone_are_a_log_whenever_an_end_is_killed_or_loses_its_power() {
 /// A first sync of two segments, and a second one without the first of them.
 async fn sync_twice(pair: &Pair, images: &[(NewSegment, Vec<u8>)]) -> Result<(), String> {
     pair.holder().await;
-    let peer = pair.peer(settings(1));
+    let peer = pair.peer(1);
     for first in [0, 1] {
         peer.begin().await?;
         let synced = &images[first..first + 2];
@@ -209,7 +208,7 @@ fn a_copy_of_many_batches_that_is_broken_off_is_a_torn_end_and_no_damage() {
         pair.world.change_faults(|faults| faults.torn_sectors = 0.7);
         let peer = pair.world.block_on(async {
             pair.holder().await;
-            let peer = pair.peer(settings(1));
+            let peer = pair.peer(1);
             peer.begin().await.expect("a sync");
             for image in sealed {
                 send(&peer, image).await.expect("a segment");

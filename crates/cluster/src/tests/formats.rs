@@ -1,6 +1,7 @@
 //! Golden images of the formats.
 
 use crate::Ending;
+use crate::machine::choice::Offer;
 use crate::wire::{Garbage, HEADER_BYTES, Header, Hello, Message};
 use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
 use rekindle_log::NewSegment;
@@ -30,6 +31,12 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("keep", Message::Keep { head: SegmentId(17), kept: vec![SegmentId(3), SegmentId(16)] }),
         ("free", Message::Free(SegmentId(3))),
         ("ping", Message::Ping),
+        ("beat", Message::Beat(450)),
+        ("rest", Message::Rest),
+        ("offer", Message::Offer),
+        ("hears", Message::Hears(life)),
+        ("drain", Message::Drain(1)),
+        ("offered", Message::Offered(Offer { free: 1 << 40, taken: 77, speed: 123_456_789 })),
         ("done", Message::Done(4096)),
         ("refused", Message::Refused("no room".to_owned())),
     ]
@@ -44,7 +51,7 @@ fn decode(frame: &[u8]) -> Result<(Header, Message<'_>), Garbage> {
 
 macro_rules! golden {
     ($($name:literal),*) => {
-        [$(($name, &include_bytes!(concat!("../../golden/peer-1-", $name, ".bin"))[..])),*]
+        [$(($name, &include_bytes!(concat!("../../golden/peer-2-", $name, ".bin"))[..])),*]
     };
 }
 
@@ -54,8 +61,8 @@ fn the_golden_images_are_read_and_written() {
     assert_eq!(Ending::decode(golden), Ok(ending()));
     assert_eq!(ending().encode(), golden);
     let images = golden!(
-        "hello", "proof", "home", "begin", "open", "copy", "seal", "keep", "free", "ping", "done",
-        "refused"
+        "hello", "proof", "home", "begin", "open", "copy", "seal", "keep", "free", "ping", "beat",
+        "rest", "offer", "hears", "drain", "offered", "done", "refused"
     );
     for ((name, message), (of, golden)) in messages().into_iter().zip(images) {
         assert_eq!(name, of);
@@ -65,6 +72,12 @@ fn the_golden_images_are_read_and_written() {
         message.encode(11, &mut written);
         assert_eq!(written, golden, "{name}");
     }
+}
+
+#[test]
+fn a_frame_of_version_1_is_told_by_its_version() {
+    let hello = include_bytes!("../../golden/peer-1-hello.bin");
+    assert_eq!(decode(hello).unwrap_err(), Garbage::OtherVersion(1));
 }
 
 #[test]
@@ -111,6 +124,6 @@ fn write_the_golden_images() {
     for (name, message) in messages() {
         let mut frame = Vec::new();
         message.encode(11, &mut frame);
-        std::fs::write(folder.join(format!("peer-1-{name}.bin")), frame).unwrap();
+        std::fs::write(folder.join(format!("peer-2-{name}.bin")), frame).unwrap();
     }
 }

@@ -6,14 +6,17 @@ mod formats;
 mod holding;
 mod real;
 
-use crate::hello::{Identity, Secret};
-use crate::{Holder, Holders, Peer, Settings, serve};
+use crate::hello::Identity;
+use crate::machine::Pace;
+use crate::roster::{Entry, HolderSet, Place, Roster};
+use crate::{Calls, Channel, Desk, Holder, Peer, Secret, serve};
 use parking_lot::Mutex;
 use rekindle_base::{Generation, Incarnation, Life, NodeId, Serial, StoreId, VolumeId};
 use rekindle_env::sim::{Faults, Host, World};
-use rekindle_env::{Address, Env, Open};
+use rekindle_env::{Address, BoxFuture, Env, Open};
 use rekindle_log::{Append, Change, Config, Log, Media, NewSegment, Position, Refused, Replica};
 use rekindle_warm::Arena;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,21 +38,89 @@ fn address() -> Address {
     "tcp:10.0.0.2:7000".parse().expect("an address")
 }
 
-fn identity() -> Identity {
-    let life = Life { node: HOLDER, incarnation: Incarnation(3) };
-    Identity { secret: SECRET, store: STORE, life }
+fn life(node: NodeId, incarnation: u64) -> Life {
+    Life { node, incarnation: Incarnation(incarnation) }
 }
 
-fn settings(incarnation: u64) -> Settings {
-    Settings {
-        address: address(),
+/// The identity of the owner's first life.
+fn identity() -> Identity {
+    Identity { secret: SECRET, store: STORE, life: life(OWNER, 1), binding: [0; 32] }
+}
+
+/// The record of a node at home.
+fn entry(node: NodeId, incarnation: u64, address: Address) -> Entry {
+    let (domain, name) = (String::new(), format!("{node}").split_off(30));
+    Entry {
+        node,
+        incarnation: Incarnation(incarnation),
+        host: node,
+        place: Some(Place { address, domain, name, pins: Vec::new() }),
+        holders: HolderSet::default(),
+        is_resting: false,
+        is_draining: false,
+        is_removed: false,
+    }
+}
+
+/// Records of nodes, which all hosts read at once.
+#[derive(Default)]
+struct Records(Mutex<BTreeMap<NodeId, Arc<Entry>>>);
+
+impl Records {
+    fn new() -> Arc<Records> {
+        let records = Records::default();
+        records.put(entry(HOLDER, 3, address()));
+        records.put(entry(OWNER, 1, "tcp:10.0.0.1:7000".parse().expect("an address")));
+        Arc::new(records)
+    }
+
+    fn put(&self, entry: Entry) {
+        self.0.lock().insert(entry.node, Arc::new(entry));
+    }
+
+    fn change(&self, node: NodeId, change: impl FnOnce(&mut Entry)) {
+        let mut records = self.0.lock();
+        change(Arc::make_mut(records.get_mut(&node).expect("there is a record")));
+    }
+}
+
+impl Roster for Records {
+    fn known(&self) -> Vec<Arc<Entry>> {
+        self.0.lock().values().cloned().collect()
+    }
+
+    fn read(&self, node: NodeId) -> BoxFuture<'_, Result<Option<Arc<Entry>>, String>> {
+        Box::pin(async move { Ok(self.0.lock().get(&node).cloned()) })
+    }
+
+    fn read_all(&self) -> BoxFuture<'_, Result<Vec<Arc<Entry>>, String>> {
+        Box::pin(async { Ok(self.known()) })
+    }
+}
+
+fn calls(env: &Env, home: Life, roster: Arc<dyn Roster>) -> Calls {
+    let channel = Channel::Plain;
+    Calls {
+        env: env.clone(),
         secret: SECRET,
         store: STORE,
-        node: OWNER,
-        incarnation: Incarnation(incarnation),
-        home: HOME.to_vec(),
-        holders: Holders::default(),
+        channel,
+        roster,
+        home,
+        former: Vec::new(),
     }
+}
+
+fn desk(calls: Calls, holder: Arc<Holder>) -> Arc<Desk> {
+    let drain = Box::new(|_| -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Err("not here".to_owned()) })
+    });
+    Arc::new(Desk { calls: Arc::new(calls), holder, met: Box::new(|| {}), drain })
+}
+
+async fn open_holder(env: &Env, folder: &Path, budget: u64) -> Result<Arc<Holder>, String> {
+    let pace = Pace::default();
+    Holder::open(env, folder, budget, (pace, pace.suspect)).await
 }
 
 fn held(node: NodeId) -> PathBuf {
@@ -62,13 +133,14 @@ struct Pair {
     owner: Host,
     holder: Host,
     serving: Arc<Mutex<Option<Arc<Holder>>>>,
+    records: Arc<Records>,
 }
 
 impl Pair {
     fn new(seed: u64) -> Pair {
         let world = World::new(seed, Faults::none());
         let (owner, holder) = (world.host("owner"), world.host("holder"));
-        let pair = Pair { world, owner, holder, serving: Arc::default() };
+        let pair = Pair { world, owner, holder, serving: Arc::default(), records: Records::new() };
         pair.serve(BUDGET);
         pair
     }
@@ -77,18 +149,19 @@ impl Pair {
     fn serve(&self, budget: u64) {
         let env = self.holder.env();
         let (serving, inner) = (Arc::clone(&self.serving), env.clone());
+        let calls = calls(&env, life(HOLDER, 3), self.records.clone());
         *serving.lock() = None;
         env.spawn("holder", async move {
             let holder = loop {
                 // Its disk may have failed on purpose.
-                match Holder::open(&inner, Path::new(HELD), budget).await {
+                match open_holder(&inner, Path::new(HELD), budget).await {
                     Ok(holder) => break holder,
                     Err(_) => inner.sleep(SHORT).await,
                 }
             };
             let acceptor = inner.net().listen(&address()).await.expect("nothing listens there");
             *serving.lock() = Some(Arc::clone(&holder));
-            serve(inner, acceptor, holder, identity()).await;
+            serve(acceptor, desk(calls, holder)).await;
         });
     }
 
@@ -102,8 +175,15 @@ impl Pair {
         }
     }
 
-    fn peer(&self, settings: Settings) -> Peer {
-        Peer::new(&self.owner.env(), settings)
+    /// The replica of the owner's life with this number, which its record names from now on.
+    fn peer(&self, incarnation: u64) -> Peer {
+        self.records.change(OWNER, |entry| entry.incarnation = Incarnation(incarnation));
+        self.peer_as(life(OWNER, incarnation), |calls| calls)
+    }
+
+    fn peer_as(&self, life: Life, change: impl FnOnce(Calls) -> Calls) -> Peer {
+        let calls = change(calls(&self.owner.env(), life, self.records.clone()));
+        Peer::new(&Arc::new(calls), life, HOLDER, HOME.to_vec())
     }
 
     fn kill_holder(&self, power: bool) {
@@ -173,7 +253,11 @@ async fn recovered(log: &Log) -> Vec<u64> {
 
 /// Images of some segments, sealed ones and at last a head, as a log writes them.
 fn images() -> Vec<(NewSegment, Vec<u8>)> {
-    let world = World::new(77, Faults::none());
+    images_of(77)
+}
+
+fn images_of(seed: u64) -> Vec<(NewSegment, Vec<u8>)> {
+    let world = World::new(seed, Faults::none());
     let env = world.env();
     world.block_on(async {
         let log = open_log(&env, Path::new("/flash"), 1, Vec::new()).await.expect("a log");

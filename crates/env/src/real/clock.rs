@@ -9,19 +9,19 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::runtime;
 
 /// Longest sleep; a longer one is cut to this, so that sums of times stay in range.
 const SLEEP_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// The moment at which this process first asked for the time.
-static START: OnceLock<Instant> = OnceLock::new();
+/// The moment at which this process first asked for the time, by [`since_boot`].
+static START: OnceLock<Duration> = OnceLock::new();
 
 /// Makes this moment [`Moment`] zero of every environment made from now on. The first instruction
 /// of `main` calls it.
 pub fn first_instruction() {
-    START.get_or_init(Instant::now);
+    START.get_or_init(since_boot);
 }
 
 /// Time since the machine was started, sleep included; the same clock in every process.
@@ -37,7 +37,7 @@ pub fn since_boot() -> Duration {
 /// is as the kernel tells it, to the length of a tick (10 ms as a rule).
 #[must_use]
 pub fn before_first_instruction(born: Option<Duration>) -> Option<(Duration, &'static str)> {
-    let first = since_boot().checked_sub(START.get()?.elapsed())?;
+    let first = *START.get()?;
     match born {
         Some(born) => Some((first.checked_sub(born)?, "supervisor")),
         None => {
@@ -56,18 +56,19 @@ fn start_ticks(stat: &str) -> Option<u64> {
 }
 
 pub(super) struct RealClock {
-    start: Instant,
+    start: Duration,
 }
 
 impl RealClock {
     pub(super) fn new() -> Self {
-        Self { start: *START.get_or_init(Instant::now) }
+        Self { start: *START.get_or_init(since_boot) }
     }
 }
 
 impl Clock for RealClock {
+    // The clock that goes on while the machine sleeps: a lease must not outlast its time.
     fn now(&self) -> Moment {
-        Moment(self.start.elapsed())
+        Moment(since_boot().saturating_sub(self.start))
     }
 
     fn wall_clock(&self) -> Timestamp {

@@ -1,6 +1,6 @@
 //! Tasks, timers and virtual time.
 
-use super::state::{Event, Machine, Shared, State};
+use super::state::{Event, Machine, RIGHT_RATE, Shared, State};
 use crate::{BoxFuture, Clock, Moment, Random, Task, TaskHandle, Tasks, Timestamp};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -131,6 +131,9 @@ impl Shared {
                     }
                     continue;
                 };
+                if state.puts_off(next) {
+                    continue;
+                }
                 state.executor.steps += 1;
                 state.now += STEP;
                 state.record(Event::Step, next, 0);
@@ -216,6 +219,18 @@ impl State {
         }
     }
 
+    /// Puts a task off until its host's process runs again; `false` if that runs.
+    fn puts_off(&mut self, number: u64) -> bool {
+        let Some(slot) = self.executor.tasks.get(&number) else { return false };
+        let until = self.hosts[slot.host].paused_until;
+        if until <= self.now {
+            return false;
+        }
+        slot.bell.reset();
+        self.executor.timers.insert((until, number), slot.waker.clone());
+        true
+    }
+
     /// Advances the time to the next timer, or to `limit` if that is earlier; `false` when there is
     /// no timer.
     fn jump(&mut self, limit: Duration) -> bool {
@@ -295,7 +310,11 @@ impl Drop for Delay {
 
 impl Clock for Machine {
     fn now(&self) -> Moment {
-        Moment(self.shared.lock().now)
+        let state = self.shared.lock();
+        match state.hosts[self.host].clock_permille {
+            RIGHT_RATE => Moment(state.now),
+            rate => Moment(state.now * rate / RIGHT_RATE),
+        }
     }
 
     fn wall_clock(&self) -> Timestamp {
@@ -305,8 +324,14 @@ impl Clock for Machine {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let now = self.shared.lock().now;
-        Box::pin(Delay::until(&self.shared, now.saturating_add(duration)))
+        let state = self.shared.lock();
+        let duration = match state.hosts[self.host].clock_permille {
+            RIGHT_RATE => duration,
+            rate => duration.min(NEVER) * RIGHT_RATE / rate,
+        };
+        let until = state.now.saturating_add(duration);
+        drop(state);
+        Box::pin(Delay::until(&self.shared, until))
     }
 }
 

@@ -73,35 +73,37 @@ fn place(host: usize, address: &Address) -> HostAddress {
     (is_local.then_some(host), address.to_string())
 }
 
-fn pair(one: usize, other: usize) -> (usize, usize) {
-    (one.min(other), one.max(other))
-}
-
-/// Pairs of hosts that are cut apart, and wakers of the tasks that wait for the end of a cut.
+/// Ways between hosts, from one to the other, that are cut; and wakers of the tasks that wait for
+/// the end of a cut.
 #[derive(Default)]
 struct Cuts {
-    pairs: BTreeSet<(usize, usize)>,
+    ways: BTreeSet<(usize, usize)>,
     waiting: Vec<Waker>,
 }
 
 impl Cuts {
-    /// Whether the network between two hosts is cut; if so, the end of the cut wakes the task.
-    fn are_between(&mut self, one: usize, other: usize, context: &Context<'_>) -> bool {
-        let is_cut = self.pairs.contains(&pair(one, other));
+    /// Whether nothing comes from one host to the other; if so, the end of the cut wakes the task.
+    fn is_way_cut(&mut self, from: usize, to: usize, context: &Context<'_>) -> bool {
+        let is_cut = self.ways.contains(&(from, to));
         if is_cut {
             self.waiting.push(context.waker().clone());
         }
         is_cut
     }
+
+    /// Whether no connection can be made between two hosts, for which both ways are needed.
+    fn are_between(&mut self, one: usize, other: usize, context: &Context<'_>) -> bool {
+        self.is_way_cut(one, other, context) || self.is_way_cut(other, one, context)
+    }
 }
 
 impl NetState {
-    pub(super) fn cut(&mut self, one: usize, other: usize) {
-        self.cuts.pairs.insert(pair(one, other));
+    pub(super) fn cut_way(&mut self, from: usize, to: usize) {
+        self.cuts.ways.insert((from, to));
     }
 
     pub(super) fn heal(&mut self) -> Vec<Waker> {
-        self.cuts.pairs.clear();
+        self.cuts.ways.clear();
         std::mem::take(&mut self.cuts.waiting)
     }
 
@@ -338,7 +340,7 @@ impl AsyncRead for SimStream {
         if buffer.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        if state.net.cuts.are_between(this.machine.host, this.host, context) {
+        if state.net.cuts.is_way_cut(this.host, this.machine.host, context) {
             return Poll::Pending;
         }
         let arrives = pipe.pieces.front().map_or(pipe.latest, |piece| piece.0);

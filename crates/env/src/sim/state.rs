@@ -40,6 +40,9 @@ pub(super) struct State {
     pub(super) stopped: bool,
 }
 
+/// Rate of a clock that is right, in thousandths.
+pub(super) const RIGHT_RATE: u32 = 1000;
+
 pub(super) struct HostState {
     pub(super) name: String,
     /// Number of the host's process: the parts of an earlier life are inert.
@@ -48,6 +51,10 @@ pub(super) struct HostState {
     pub(super) dying: Option<Death>,
     pub(super) disk: DiskState,
     pub(super) memory: MemoryState,
+    /// None of the host's tasks runs sooner.
+    pub(super) paused_until: Duration,
+    /// Rate of its monotonic clock, in thousandths.
+    pub(super) clock_permille: u32,
 }
 
 /// The end of a life.
@@ -65,6 +72,8 @@ impl HostState {
             dying: None,
             disk: DiskState::new(faults.disk_bytes),
             memory: MemoryState::new(faults.memory_bytes),
+            paused_until: Duration::ZERO,
+            clock_permille: RIGHT_RATE,
         }
     }
 }

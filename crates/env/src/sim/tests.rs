@@ -5,7 +5,7 @@ use crate::{Env, Open};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -377,4 +377,60 @@ fn a_world_costs_little() {
     let took = machine.now().since(start);
     eprintln!("500 worlds of about 350 disk operations each: {took:?}");
     assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+#[test]
+fn a_way_that_is_cut_keeps_what_is_sent_there_and_the_other_way_stays() {
+    let world = World::new(5, Faults::none());
+    let (one, other) = (world.host("one"), world.host("other"));
+    let address: crate::Address = "tcp:10.0.0.1:9".parse().unwrap();
+    world.block_on(async {
+        let (here, there) = (one.env(), other.env());
+        let acceptor = here.net().listen(&address).await.unwrap();
+        let mut client = there.net().connect(&address).await.unwrap();
+        let mut server = acceptor.accept().await.unwrap()().unwrap();
+        world.cut_way(&other, &one);
+        client.write_all(b"a").await.unwrap();
+        server.write_all(b"b").await.unwrap();
+        let mut byte = [0];
+        client.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"b");
+        let second = Duration::from_secs(1);
+        assert!(here.timeout(second, server.read_exact(&mut byte)).await.is_err());
+        assert!(here.timeout(second, there.net().connect(&address)).await.is_err());
+        world.heal();
+        server.read_exact(&mut byte).await.unwrap();
+        assert_eq!(&byte, b"a");
+    });
+}
+
+#[test]
+fn a_paused_host_stands_still_while_time_goes_on_and_a_clock_may_run_at_its_own_rate() {
+    let world = World::new(6, Faults::none());
+    let (paused, fast) = (world.host("paused"), world.host("fast"));
+    fast.set_clock_rate(1100);
+    let second = Duration::from_secs(1);
+    let ticks = Arc::new(Mutex::new(Vec::new()));
+    for (host, name) in [(&paused, "paused"), (&fast, "fast")] {
+        let (env, ticks) = (host.env(), ticks.clone());
+        host.env().spawn("ticks", async move {
+            loop {
+                env.sleep(second).await;
+                ticks.lock().unwrap().push(name);
+            }
+        });
+    }
+    let count = |name| ticks.lock().unwrap().iter().filter(|one| **one == name).count();
+    world.block_on(async {
+        let env = world.env();
+        env.sleep(second * 10 + second / 2).await;
+        assert_eq!((count("paused"), count("fast")), (10, 11));
+        paused.pause(second * 20);
+        env.sleep(second * 19).await;
+        assert_eq!(count("paused"), 10);
+        env.sleep(second * 2).await;
+        assert_eq!(count("paused"), 11, "it goes on");
+        let (right, quick) = (env.now().0, fast.env().now().0);
+        assert_eq!(quick, right * 1100 / 1000);
+    });
 }

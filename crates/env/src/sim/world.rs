@@ -203,7 +203,14 @@ impl World {
 
     /// Cuts the network between two hosts: nothing arrives any more, and waits for [`World::heal`].
     pub fn cut(&self, one: &Host, other: &Host) {
-        self.shared.lock().net.cut(one.index, other.index);
+        self.cut_way(one, other);
+        self.cut_way(other, one);
+    }
+
+    /// Cuts the way from one host to another: what is sent there waits for [`World::heal`]. The
+    /// other way stays, for the connections that there are.
+    pub fn cut_way(&self, from: &Host, to: &Host) {
+        self.shared.lock().net.cut_way(from.index, to.index);
     }
 
     /// Ends all cuts.
@@ -251,6 +258,21 @@ impl Host {
             net: Box::new(machine.clone()),
             tasks: Box::new(machine),
         })
+    }
+
+    /// Stops the process for so long (`SIGSTOP`, a machine that is stunned): none of its tasks
+    /// runs, while time goes on.
+    pub fn pause(&self, length: Duration) {
+        let mut state = self.shared.lock();
+        let until = state.now.saturating_add(length);
+        let host = &mut state.hosts[self.index];
+        host.paused_until = host.paused_until.max(until);
+    }
+
+    /// Lets the monotonic clock of the host run at another rate, in thousandths of the right one.
+    /// To be called before any process runs there.
+    pub fn set_clock_rate(&self, permille: u32) {
+        self.shared.lock().hosts[self.index].clock_permille = permille;
     }
 
     /// Ends the process without warning (`kill -9`): its tasks are gone, its files are closed and

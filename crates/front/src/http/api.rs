@@ -3,12 +3,14 @@
 //! Requests refuse fields that they do not know (a typing error must not become a default). Answers
 //! are read tolerantly, so that an older command line understands a newer node.
 
+pub mod cluster;
 pub mod kept;
 
+pub use cluster::{AdoptFolder, Cluster, ClusterNode, CopiesHolder, DrainNode, Guest, HeldCopies};
 use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Ack, Backlog, Policy};
+use rekindle_staging::{Ack, Backlog, MissingCopy, Policy};
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -68,11 +70,21 @@ pub trait Api: kept::Keep {
     /// Takes the user's word that another node of the store is gone for good: sweeps wait for it no
     /// longer.
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed>;
-    /// Copies of logs: of this node's log on its peers, and of other nodes' logs here.
-    fn copies(&self) -> Answer<'_, Copies>;
-    /// Lets the copies of another node's log go.
+    /// Returns the cluster: its nodes, the holders of copies of this one's log, and the copies
+    /// here.
+    fn cluster(&self) -> Answer<'_, Cluster>;
+    /// Makes a cluster over the store, with this node as its first member.
+    fn init_cluster(&self) -> Answer<'_, Cluster>;
+    /// Replaces the key by which other nodes know this host.
+    fn rotate_key(&self) -> Answer<'_, ()>;
+    /// Has a node take no further copies, and their owners find other holders; or ends that.
+    fn drain_node<'a>(&'a self, node: &'a str, request: DrainNode) -> Answer<'a, ()>;
+    /// Takes a node over, although it may be well: it goes on here.
     fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest>;
-    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies>;
+    /// Removes a node for ever that is gone for good.
+    fn remove_node<'a>(&'a self, node: &'a str) -> Answer<'a, ()>;
+    /// Goes on with the node of a folder, here.
+    fn adopt_folder(&self, request: AdoptFolder) -> Answer<'_, Guest>;
     /// Starts a count of the space that one volume takes in the store, or all of them.
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job>;
     /// Starts a check of the stored content.
@@ -163,6 +175,9 @@ pub struct CreateVolume {
     /// Count of the copies on other nodes that a write with policy `back` waits for, 0 to 3.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub copies: u8,
+    /// What a write does while there are fewer copies.
+    #[serde(default)]
+    pub on_missing_copy: MissingCopy,
     /// The settings of the kind.
     #[serde(flatten)]
     #[schema(value_type = BTreeMap<String, Object>)]
@@ -211,72 +226,6 @@ pub struct Dismissed {
     /// The number of its dismissed start. Sweeps wait for the node again when it is started once
     /// more.
     pub start: u64,
-}
-
-/// Copies of logs over the network.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct Copies {
-    /// The holders of copies of this node's log.
-    pub replicas: Vec<ReplicaStatus>,
-    /// The copies of other nodes' logs here.
-    pub held: Vec<HeldCopies>,
-    /// Lost nodes that go on in this daemon, from the copies of their logs.
-    pub guests: Vec<Guest>,
-}
-
-/// A lost node that goes on in this daemon, from the copies of its log.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct Guest {
-    /// The node's id.
-    pub node: String,
-    /// Its folder here.
-    pub folder: String,
-    /// `starting`, `serving`, or `replaced`: another start of it serves elsewhere.
-    pub state: String,
-    /// Why it does not serve.
-    pub reason: Option<String>,
-    /// The number of its present start.
-    pub incarnation: u64,
-    /// Duration of that start, microseconds.
-    pub start_us: u64,
-    /// Flash that its log takes, bytes.
-    pub log_bytes: u64,
-    /// Its volumes in service.
-    pub volumes: u64,
-    /// Acknowledged bytes of these that are not in the store.
-    pub backlog_bytes: u64,
-}
-
-/// A holder of copies of this node's log.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct ReplicaStatus {
-    pub address: String,
-    /// Whether it lacks something that flash has here.
-    pub behind: bool,
-    /// Its last error, until it answers again.
-    pub problem: Option<String>,
-}
-
-/// The copies of another node's log.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(default)]
-pub struct HeldCopies {
-    /// The node's id.
-    pub node: String,
-    /// Its folder here: once the copies are released, a daemon can start from it.
-    pub folder: String,
-    pub bytes: u64,
-    pub segments: u64,
-    /// The newest start of the node that has sent copies.
-    pub incarnation: u64,
-    /// The time at which the node last sent something, microseconds since 1970; only since this
-    /// daemon's start.
-    pub last_copy: Option<u64>,
-    /// Whether they have been released.
-    pub released: bool,
 }
 
 /// The request to bring volumes into service, and to read samples of them.
@@ -431,6 +380,8 @@ pub struct Volume {
     pub ack: Ack,
     /// Count of the copies on other nodes that a write waits for.
     pub copies: u8,
+    /// What a write does while there are fewer copies.
+    pub on_missing_copy: MissingCopy,
     /// Why writes wait on this node for more than `ack` asks for, if they do.
     pub downgrade: Option<String>,
     /// The state: `unattached`, `attached`, `stalled`, ...

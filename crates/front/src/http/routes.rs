@@ -4,9 +4,10 @@
 pub(super) mod kept;
 
 use super::api::{
-    Api, ApiError, BootReport, Copies, CreateVolume, DismissNode, Dismissed, Event, Guest, Health,
-    HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace, StartSweep,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    AdoptFolder, Api, ApiError, BootReport, Cluster, CreateVolume, DismissNode, Dismissed,
+    DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage,
+    StartSpace, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::metrics::Render;
@@ -58,9 +59,13 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::POST, "/api/v1/sweep", post(start_sweep)),
         (Method::POST, "/api/v1/sweep/plan", post(start_sweep_plan)),
         (Method::POST, "/api/v1/sweep/dismiss", post(dismiss_node)),
-        (Method::GET, "/api/v1/copies", get(copies)),
-        (Method::POST, "/api/v1/copies/{node}/takeover", post(take_over)),
-        (Method::POST, "/api/v1/copies/{node}/release", post(release_copies)),
+        (Method::GET, "/api/v1/cluster", get(cluster)),
+        (Method::POST, "/api/v1/cluster/init", post(init_cluster)),
+        (Method::POST, "/api/v1/cluster/rotate", post(rotate_key)),
+        (Method::POST, "/api/v1/cluster/adopt", post(adopt_folder)),
+        (Method::POST, "/api/v1/cluster/nodes/{node}/drain", post(drain_node)),
+        (Method::POST, "/api/v1/cluster/nodes/{node}/takeover", post(take_over)),
+        (Method::POST, "/api/v1/cluster/nodes/{node}/remove", post(remove_node)),
         (Method::POST, "/api/v1/space", post(start_space)),
         (Method::POST, "/api/v1/verify", post(start_verify)),
         (Method::POST, "/api/v1/attach", post(start_attach)),
@@ -317,29 +322,65 @@ pub(super) async fn dismiss_node(
     app.api.dismiss_node(request).await.map(Json)
 }
 
-/// Returns the copies of logs: of this node's log on its peers, and of other nodes' logs here.
-#[utoipa::path(get, path = "/api/v1/copies", responses((status = 200, body = Copies, description = "Copies.")))]
-pub(super) async fn copies(State(app): State<App>) -> Answered<Copies> {
-    app.api.copies().await.map(Json)
+/// Returns the cluster: its nodes, the holders of copies of this one's log, and the copies here.
+#[utoipa::path(get, path = "/api/v1/cluster", responses((status = 200, body = Cluster, description = "The cluster.")))]
+pub(super) async fn cluster(State(app): State<App>) -> Answered<Cluster> {
+    app.api.cluster().await.map(Json)
 }
 
-/// Takes a lost node over: its copies here take nothing more, and this daemon serves its volumes.
-#[utoipa::path(post, path = "/api/v1/copies/{node}/takeover", params(("node" = String, Path, description = "The node's id.")), responses(
+/// Makes a cluster over the store, with this node as its first member. The token that other nodes
+/// join with is in the daemon's folder.
+#[utoipa::path(post, path = "/api/v1/cluster/init", responses((status = 200, body = Cluster, description = "It is made.")))]
+pub(super) async fn init_cluster(State(app): State<App>) -> Answered<Cluster> {
+    app.api.init_cluster().await.map(Json)
+}
+
+/// Replaces the key by which other nodes know this host, while connections go on.
+#[utoipa::path(post, path = "/api/v1/cluster/rotate", responses((status = 200, description = "It is replaced.")))]
+pub(super) async fn rotate_key(State(app): State<App>) -> Answered<()> {
+    app.api.rotate_key().await.map(Json)
+}
+
+/// Has a node take no further copies, and their owners find other holders; or ends that.
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/drain",
+    params(("node" = String, Path, description = "Id or name of a node.")),
+    request_body = DrainNode, responses(
+    (status = 200, description = "It drains, or not.")
+))]
+pub(super) async fn drain_node(
+    State(app): State<App>,
+    Piece(node): Piece,
+    Body(request): Body<DrainNode>,
+) -> Answered<()> {
+    app.api.drain_node(&node, request).await.map(Json)
+}
+
+/// Takes a node over, although it may be well: this daemon, which holds copies of its log, goes on
+/// as that node, too.
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/takeover", params(("node" = String, Path, description = "Id or name of a node.")), responses(
     (status = 200, body = Guest, description = "It serves here.")
 ))]
 pub(super) async fn take_over(State(app): State<App>, Piece(node): Piece) -> Answered<Guest> {
     app.api.take_over(&node).await.map(Json)
 }
 
-/// Lets the copies of another node's log go, for ever: a daemon may start from their folder then.
-#[utoipa::path(post, path = "/api/v1/copies/{node}/release", params(("node" = String, Path, description = "The node's id.")), responses(
-    (status = 200, body = HeldCopies, description = "They take nothing more.")
+/// Removes a node for ever that is gone for good: it is not started any more.
+#[utoipa::path(post, path = "/api/v1/cluster/nodes/{node}/remove", params(("node" = String, Path, description = "Id or name of a node.")), responses(
+    (status = 200, description = "It is removed.")
 ))]
-pub(super) async fn release_copies(
+pub(super) async fn remove_node(State(app): State<App>, Piece(node): Piece) -> Answered<()> {
+    app.api.remove_node(&node).await.map(Json)
+}
+
+/// Goes on with the node of a folder, in this daemon.
+#[utoipa::path(post, path = "/api/v1/cluster/adopt", request_body = AdoptFolder, responses(
+    (status = 200, body = Guest, description = "It serves here.")
+))]
+pub(super) async fn adopt_folder(
     State(app): State<App>,
-    Piece(node): Piece,
-) -> Answered<HeldCopies> {
-    app.api.release_copies(&node).await.map(Json)
+    Body(request): Body<AdoptFolder>,
+) -> Answered<Guest> {
+    app.api.adopt_folder(request).await.map(Json)
 }
 
 /// Brings volumes into service and reads samples of them, as if all clients came at once.

@@ -343,22 +343,88 @@ fn a_write_waits_for_a_replica_exactly_when_its_class_says_so() {
 }
 
 #[test]
-fn every_replica_that_is_asked_for_counts() {
+fn every_replica_that_is_required_counts() {
     let world = world(2);
     world.block_on(async {
         let env = world.env();
         let (well, gone) = (Holder::new(&env, Manner::Well), Holder::new(&env, Manner::Gone));
         let log = open(&env, &[gone.clone(), well]).await;
         let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
-        assert!(reaches(&env, &log, COPIES, position).await, "one of them has it");
         let both = Media { flash: true, copies: 2 };
-        assert!(!reaches(&env, &log, both, position).await, "only one of them has it");
+        for media in [COPIES, both] {
+            assert!(!reaches(&env, &log, media, position).await, "only one of them has it");
+        }
         gone.set(Manner::Well);
         log.reach(both, position).await.expect("both have it");
-        assert!(log.replicas_behind().is_empty());
+        assert!(log.progress().covers(COPIES, position) && log.replicas_behind().is_empty());
         let three = Media { flash: true, copies: 3 };
-        let refused = log.reach(three, position).await;
-        assert!(matches!(refused, Err(Error::NoReplica { wanted: 3, has: 2 })), "{refused:?}");
+        assert!(!reaches(&env, &log, three, position).await, "there are only two");
+    });
+}
+
+#[test]
+fn a_replica_that_comes_later_gets_all_of_the_log_and_counts_from_then_on() {
+    for seed in 0..6 {
+        let world = world(seed);
+        world.block_on(async {
+            let env = world.env();
+            let mut random = Random::new(seed);
+            let first = Holder::new(&env, Manner::Well);
+            // Segments of an earlier life, and of this one.
+            let log = begin(&env, std::slice::from_ref(&first), 1).await;
+            work(&env, &log, &first, &mut random, (1, 60)).await;
+            log.close().await.unwrap();
+            drop(log);
+            let log = begin(&env, &[], 2).await;
+            for serial in 61..=90 {
+                append(&log, volume(1), serial, 1000).await.unwrap();
+            }
+            let later = Holder::new(&env, [Manner::Well, Manner::Failing][seed as usize % 2]);
+            let follower = log.follow(later.clone());
+            let (position, _) = append(&log, volume(1), 91, 100).await.unwrap();
+            assert!(!reaches(&env, &log, COPIES, position).await, "none is required");
+            log.reach_all(position).await.expect("none is waited for");
+            while !(follower.is_following() && follower.position() >= position) {
+                env.sleep(SHORT).await;
+            }
+            follower.require();
+            log.reach(COPIES, position).await.expect("it is there, and required");
+            work(&env, &log, &later, &mut random, (92, 150)).await;
+            let (position, _) = append(&log, volume(1), 151, 100).await.unwrap();
+            log.reach(COPIES, position).await.expect("it follows");
+            let released = first.state.lock().released.max(later.state.lock().released);
+            let images = later.state.lock().moment().images;
+            let serials = restored(&env, &images, &mut 0).await;
+            let lacks = (released + 1..=151).find(|serial| !serials.contains(serial));
+            assert_eq!(lacks, None, "seed {seed}: {serials:?}");
+        });
+    }
+}
+
+#[test]
+fn no_write_waits_for_a_replica_that_was_dismissed_and_it_gets_nothing_more() {
+    let world = world(8);
+    world.block_on(async {
+        let env = world.env();
+        let (well, gone) = (Holder::new(&env, Manner::Well), Holder::new(&env, Manner::Gone));
+        let log = open(&env, &[gone.clone(), well.clone()]).await;
+        let (position, _) = append(&log, volume(1), 1, 100).await.unwrap();
+        assert!(!reaches(&env, &log, COPIES, position).await, "one of them lacks it");
+        let followers = log.followers();
+        let waits = log.clone();
+        let fewer = env.start("waits", async move { waits.until_fewer(2).await });
+        followers[0].dismiss();
+        fewer.await.expect("the log is well");
+        log.reach(COPIES, position).await.expect("the other one has it");
+        gone.set(Manner::Well);
+        let (position, _) = append(&log, volume(1), 2, 100).await.unwrap();
+        log.reach(COPIES, position).await.expect("the other one has it");
+        env.sleep(SHORT * 60).await;
+        assert!(gone.serials().is_empty() && well.serials() == [1, 2]);
+        followers[1].dismiss();
+        assert!(log.followers().is_empty() && log.replicas_behind().is_empty());
+        assert!(!reaches(&env, &log, COPIES, position).await, "a copy is asked for");
+        log.reach_all(position).await.expect("flash has it");
     });
 }
 

@@ -165,14 +165,16 @@ fn a_start_waits_for_few_requests_to_the_store_one_after_the_other() {
         // at the markers; the probe, and the markers meanwhile; the marker before this start's
         // record, and the record. Any other: identity and record; the next record.
         for most in [1 + 3 + 5 + 3, 1 + 1] {
-            let open = async |_| {
+            let (ground, bucket) = (env.clone(), bucket.clone());
+            let open: Opener = Arc::new(move |_, _| {
                 let plan = fault::Plan::default();
-                let (store, meter, faults) = layer::usual(&env, bucket.clone(), plan.clone());
-                Ok(OpenStore { url: "far".to_owned(), store, meter, faults, plan })
-            };
+                let (store, meter, faults) = layer::usual(&ground, bucket.clone(), plan.clone());
+                let open = OpenStore { url: "far".to_owned(), store, meter, faults, plan };
+                Box::pin(async { Ok(open) })
+            });
+            let kit = Kit { open, ..Kit::of_daemon(&env) };
             let begin = env.now();
-            let kinds = crate::core::kinds();
-            let node = Node::assemble_over(&env, config(), Scale::default(), kinds, open).await;
+            let node = Node::assemble_with(&env, config(), kit).await;
             let node = node.expect("it starts");
             let rounds = (env.now() - begin).as_secs_f64() / FAR.as_secs_f64();
             let asked = std::mem::take(&mut *far.asked.lock().unwrap());

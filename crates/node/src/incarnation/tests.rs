@@ -28,6 +28,7 @@ fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
         copies: true,
         trusted: true,
         lost: false,
+        place: Place { host: NODE, former: &[], peer: None, takes: None },
     }
 }
 
@@ -163,4 +164,98 @@ fn a_folder_of_copies_goes_on_with_permission_and_an_older_one_only_when_that_is
         let older = start(&writer, &from(&first, 1, true, true), found().await).await;
         assert_eq!(older.expect("it was said").value.incarnation, Incarnation(4));
     });
+}
+
+#[test]
+fn a_holder_takes_over_only_by_a_record_that_still_means_it() {
+    use crate::record::{HolderNote, HoldersNote};
+    use rekindle_cluster::Secret;
+    const HOLDER: NodeId = NodeId([8; 16]);
+    const FORMER: NodeId = NodeId([9; 16]);
+    let attempt = Starts::default().attempting(7, None);
+    let unknown = Starts::default();
+    type Change<'a> = &'a dyn Fn(&mut NodeRecord);
+    type Case<'a> = (&'a str, Change<'a>, Change<'a>, (&'a Starts, u64), bool);
+    let cases: [Case<'_>; 10] = [
+        ("it is named", &|_| {}, &|_| {}, (&unknown, 1), true),
+        ("another life has begun", &|_| {}, &|now| now.incarnation.0 += 1, (&unknown, 1), false),
+        ("its holders have changed", &|_| {}, &|now| now.holders.epoch += 1, (&unknown, 1), false),
+        (
+            "another host has it",
+            &|_| {},
+            &|now| now.host = Some(NodeId([5; 16])),
+            (&unknown, 1),
+            false,
+        ),
+        ("it was removed", &|_| {}, &|now| now.removed = true, (&unknown, 1), false),
+        ("it is named no more", &|seen| seen.holders.nodes.clear(), &|_| {}, (&unknown, 1), false),
+        (
+            "its copies are older",
+            &|seen| seen.holders.nodes[0].since = Incarnation(2),
+            &|_| {},
+            (&unknown, 1),
+            false,
+        ),
+        (
+            "it is the host",
+            &|seen| (seen.host, seen.holders.nodes) = (Some(HOLDER), vec![]),
+            &|_| {},
+            (&unknown, 1),
+            true,
+        ),
+        (
+            "it was, under another name",
+            &|seen| (seen.host, seen.holders.nodes) = (Some(FORMER), vec![]),
+            &|_| {},
+            (&attempt, 1),
+            true,
+        ),
+        (
+            "that name may be another's",
+            &|seen| (seen.host, seen.holders.nodes) = (Some(FORMER), vec![]),
+            &|_| {},
+            (&unknown, 1),
+            false,
+        ),
+    ];
+    for (name, before, meanwhile, (starts, copied_log), is_taken) in cases {
+        with_writer(async |writer| {
+            let mut record = NodeRecord {
+                incarnation: Incarnation(4),
+                taken: Incarnation(0),
+                nonce: Some(7),
+                host: None,
+                peer: None,
+                holders: HoldersNote {
+                    epoch: 3,
+                    nodes: vec![HolderNote { node: HOLDER, since: Incarnation(1) }],
+                },
+                resting: false,
+                draining: false,
+                removed: false,
+                ..sample()
+            };
+            before(&mut record);
+            let seen = crate::cluster::roster::entry(NODE, &record, &Secret([1; 32]));
+            let seen = seen.expect("it names no place");
+            meanwhile(&mut record);
+            let key = key::node_key(NODE);
+            let found = writer.create(&key, record).await.expect("nothing is there");
+            let beginning = Beginning {
+                copied_log: Incarnation(copied_log),
+                trusted: false,
+                place: Place { host: HOLDER, former: &[FORMER], peer: None, takes: Some(&seen) },
+                ..beginning(starts, 9)
+            };
+            let begun = start(&writer, &beginning, Some(found)).await;
+            assert_eq!(begun.is_ok(), is_taken, "{name}: {:?}", begun.err());
+            if let Ok(begun) = begun {
+                assert_eq!(
+                    (begun.value.host, begun.value.nonce),
+                    (Some(HOLDER), Some(9)),
+                    "{name}"
+                );
+            }
+        });
+    }
 }

@@ -13,14 +13,46 @@ pub(crate) fn sample() -> NodeRecord {
         taken: Incarnation(40),
         copies: Some(9),
         copied_since: None,
+        host: Some(NodeId([8; 16])),
+        peer: Some(PeerNote {
+            address: "tcp:10.0.0.8:7733".to_owned(),
+            domain: "rack1".to_owned(),
+            name: "eight".to_owned(),
+            pins: vec![PinNote { key: "ab".repeat(32), until: 1_800_000_000_000_000 }],
+            proof: "cd".repeat(32),
+        }),
+        holders: HoldersNote {
+            epoch: 3,
+            nodes: vec![HolderNote { node: NodeId([9; 16]), since: Incarnation(40) }],
+        },
+        resting: true,
+        draining: true,
+        removed: true,
+    }
+}
+
+/// A record with only the fields of format 2.
+fn sample_2() -> NodeRecord {
+    NodeRecord {
+        host: None,
+        peer: None,
+        holders: HoldersNote::default(),
+        resting: false,
+        draining: false,
+        removed: false,
+        ..sample()
     }
 }
 
 #[test]
 fn the_golden_images_are_read() {
     let decode = |bytes: &[u8]| decode_as::<NodeRecord>("nodes/7", bytes).expect("readable").0;
-    assert_eq!(decode(include_bytes!("../../golden/node-2.json")), sample());
-    let old = NodeRecord { nonce: None, arena: None, taken: Incarnation(0), ..sample() };
+    let newest = include_bytes!("../../golden/node-3.json");
+    assert_eq!(decode(newest), sample());
+    let written: serde_json::Value = serde_json::from_slice(newest).expect("JSON");
+    assert_eq!(serde_json::to_value(sample()).expect("plain data"), written["body"]);
+    assert_eq!(decode(include_bytes!("../../golden/node-2.json")), sample_2());
+    let old = NodeRecord { nonce: None, arena: None, taken: Incarnation(0), ..sample_2() };
     assert_eq!(decode(include_bytes!("../../golden/node-1.json")), old);
 }
 
@@ -31,4 +63,10 @@ fn what_no_start_can_have_written_is_damage() {
     assert!(NodeRecord { taken: Incarnation(42), ..sample() }.check().is_err());
     let copied = |since| NodeRecord { copied_since: Some(Incarnation(since)), ..sample() }.check();
     assert!(copied(41).is_ok() && copied(42).is_err());
+    let held = |since, count| {
+        let holder = HolderNote { node: NodeId([1; 16]), since: Incarnation(since) };
+        let holders = HoldersNote { epoch: 1, nodes: vec![holder; count] };
+        NodeRecord { holders, ..sample() }.check()
+    };
+    assert!(held(41, 3).is_ok() && held(42, 1).is_err() && held(41, 4).is_err());
 }

@@ -1,6 +1,6 @@
 //! The HTTP API.
 
-use super::copies;
+use super::cluster;
 use super::words::{event, milliseconds, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
@@ -9,9 +9,9 @@ use crate::{boot, health, limits, space, warm_status, work};
 use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
-    Answer, Api, ApiError, BootReport, Copies, CreateVolume, Debug, DismissNode, Dismissed, Event,
-    Guest, Health, HeldCopies, Job, LogUsage, Shutdown, StartAttach, StartSalvage, StartSpace,
-    StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    AdoptFolder, Answer, Api, ApiError, BootReport, Cluster, CreateVolume, Debug, DismissNode,
+    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage,
+    StartSpace, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
 };
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde_json::json;
@@ -401,19 +401,35 @@ impl Api for Service {
         })
     }
 
-    fn copies(&self) -> Answer<'_, Copies> {
-        Box::pin(async { Ok(copies::list(self, &*self.node().await?).await) })
+    fn cluster(&self) -> Answer<'_, Cluster> {
+        Box::pin(async { Ok(cluster::show(self, &self.node().await?).await) })
+    }
+
+    fn init_cluster(&self) -> Answer<'_, Cluster> {
+        Box::pin(async { cluster::init(self, &self.reachable().await?).await })
+    }
+
+    fn rotate_key(&self) -> Answer<'_, ()> {
+        Box::pin(async { cluster::rotate(self, &self.reachable().await?).await })
+    }
+
+    fn drain_node<'a>(&'a self, node: &'a str, request: DrainNode) -> Answer<'a, ()> {
+        Box::pin(async move { cluster::drain(&self.reachable().await?, node, request.on).await })
     }
 
     fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest> {
-        Box::pin(async move {
-            let host = self.reachable().await?;
-            copies::take_over(self, &host, node).await
-        })
+        Box::pin(async move { cluster::take_over(self, &self.reachable().await?, node).await })
     }
 
-    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies> {
-        Box::pin(async move { copies::release(self, &*self.node().await?, node).await })
+    fn remove_node<'a>(&'a self, node: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move { cluster::remove(self, &self.reachable().await?, node).await })
+    }
+
+    fn adopt_folder(&self, request: AdoptFolder) -> Answer<'_, Guest> {
+        Box::pin(async move {
+            let host = self.reachable().await?;
+            cluster::adopt(self, &host, request.folder.into()).await
+        })
     }
 
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {

@@ -1,105 +1,249 @@
-//! The start of guests ([`crate::guests`]), by a user's command and at each start of their host.
+//! Guests ([`crate::guests`]): nodes that go on in this process. A lost node is taken over by the
+//! watch of its holder, which has waited for its leases; a user may adopt a folder.
 //!
-//! The host's `node.json` names its guests. A guest that was started elsewhere since serves nothing
-//! here any more; `node.json` then forgets it.
+//! A node's record says which process runs it: at its start, a host looks there for its guests.
 
 use super::Service;
-use crate::assemble::Node;
+use crate::assemble::{Node, Role};
+use crate::cluster::{COPIES, Member};
 use crate::config::{Config, Scrub, Sweep};
-use crate::copies::FOLDER;
 use crate::guests::Guest;
-use crate::node_file::GuestNote;
-use crate::{Error, limits};
+use crate::node_file::{GuestNote, NodeFile};
+use crate::starts::Landed;
+use crate::{Error, limits, record};
 use rekindle_base::{Kind, NodeId};
+use rekindle_cluster::machine::holder::Taken;
+use rekindle_cluster::roster::{Entry, Roster};
+use rekindle_cluster::watch::Successor;
+use rekindle_env::{BoxFuture, Env};
 use rekindle_front::http::api::ApiError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
-use tokio::sync::oneshot;
 
-/// Starts the guests that `node.json` names, in the background.
+/// Takes lost nodes over, as the holder's watch says.
+pub(crate) struct Heir {
+    pub(crate) service: Service,
+    pub(crate) host: Weak<Node>,
+}
+
+impl Successor for Heir {
+    fn take(&self, node: NodeId, seen: Arc<Entry>) -> BoxFuture<'_, Taken> {
+        Box::pin(async move {
+            let Some(host) = self.host.upgrade() else { return Taken::Open };
+            take(&self.service, &host, node, seen).await
+        })
+    }
+}
+
+async fn take(service: &Service, host: &Arc<Node>, node: NodeId, seen: Arc<Entry>) -> Taken {
+    service.guests().set(node, Guest::Starting(None));
+    let began = host.env.now();
+    let folder = copies_folder(&host.config, node);
+    let is_named = |home: &NodeFile| home.node == node;
+    let found = match NodeFile::read(&host.env, &folder).await {
+        Ok(Some(home)) if is_named(&home) => begin(host, &folder, None, Some(seen)).await,
+        Ok(_) => Err(Error::Usage(format!("no copy of the log of node {node} is here"))),
+        Err(error) => Err(error),
+    };
+    let guest = match found {
+        Ok(guest) => Arc::new(guest),
+        Err(error) => {
+            tracing::error!(%node, %error, "a lost node cannot be taken over now");
+            service.guests().remove(node);
+            let is_lost = matches!(error, Error::Copied(_));
+            if !is_lost {
+                host.env.sleep(limits::TAKEOVER_RETRY).await;
+            }
+            return if is_lost { Taken::Lost } else { Taken::Open };
+        }
+    };
+    metrics::counter!("rekindle_cluster_takeovers_total").increment(1);
+    let taken_ms = host.env.now().since(began).as_millis();
+    tracing::warn!(%node, incarnation = guest.incarnation.0, %taken_ms, "a lost node goes on here");
+    let life = guest.incarnation;
+    serve(service, host, guest);
+    Taken::Won(life)
+}
+
+/// Puts a guest together. `permission`: a user's, for a folder that is adopted.
+async fn begin(
+    host: &Arc<Node>,
+    folder: &Path,
+    permission: Option<u64>,
+    takes: Option<Arc<Entry>>,
+) -> Result<Node, Error> {
+    let member = host.membership().map(|membership| membership.member.clone());
+    let role = Role::Guest { member, host: host.id, takes };
+    let config = config(&host.config, folder, permission);
+    Node::assemble_as(&host.env, config, host.kit.clone(), role).await
+}
+
+/// Starts the guests that this host had before, in the background: those that `node.json` names,
+/// and those whose records name this host. A client of one that has begun here waits for it.
 pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
     for note in host.home.guests().await {
         service.guests().set(note.node, Guest::Starting(None));
-        let keep = keep(service.clone(), Arc::downgrade(host), note, None);
+        let keep = keep_adopted(service.clone(), Arc::downgrade(host), note);
         host.env.spawn("guest", keep);
     }
-}
-
-/// Takes a lost node over: it goes on in this process, from copies that take nothing more. Asked
-/// again, returns with the same guest.
-pub(crate) async fn take_over(
-    service: &Service,
-    host: &Arc<Node>,
-    id: NodeId,
-) -> Result<(), ApiError> {
-    let guests = service.guests();
-    let _one_at_a_time = guests.taking.lock().await;
-    if guests.find(id).await?.is_some() {
-        return Ok(());
-    }
-    let note = GuestNote { node: id, permission: host.env.random_u64() };
-    // First: a host that dies from here on has the guest at its next start.
-    host.home.note_guest(note).await.map_err(words)?;
-    guests.set(id, Guest::Starting(None));
-    // A task of its own: a client that hangs up breaks nothing off.
-    let (tell, told) = oneshot::channel();
-    let keep = keep(service.clone(), Arc::downgrade(host), note, Some(tell));
-    host.env.spawn("guest", keep);
-    told.await.unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the daemon is stopping")))
-}
-
-/// Starts a guest, again and again until it serves, and then serves it. With `told`, a user waits
-/// for the first try, and if that fails it is the only one.
-async fn keep(
-    service: Service,
-    host: Weak<Node>,
-    note: GuestNote,
-    told: Option<oneshot::Sender<Result<(), ApiError>>>,
-) {
-    let mut told = told;
-    let guest = loop {
-        let Some(host) = host.upgrade() else { return };
-        let error = match Node::assemble(&host.env, config(&host.config, note)).await {
-            Ok(guest) => break Arc::new(guest),
-            Err(error) => error,
-        };
-        tracing::warn!(node = %note.node, %error, "a node that was taken over cannot start now");
-        if let Some(told) = told.take() {
-            let forgotten = host.home.forget_guest(note.node).await;
-            service.guests().remove(note.node);
-            // A client that has gone needs no answer.
-            let _ = told.send(Err(words(forgotten.err().unwrap_or(error)))).is_err();
-            return;
+    let Some(membership) = host.membership() else { return };
+    let noted: Vec<NodeId> = host.home.guests().await.iter().map(|note| note.node).collect();
+    for held in membership.member.holder.list().await {
+        if !noted.contains(&held.node) {
+            if landed(&host.env, &copies_folder(&host.config, held.node), held.node).await.is_some()
+            {
+                service.guests().set(held.node, Guest::Starting(None));
+            }
+            let member = membership.member.clone();
+            let again = go_on(service.clone(), Arc::downgrade(host), member, held.node);
+            host.env.spawn("guest", again);
         }
-        service.guests().set(note.node, Guest::Starting(Some(error.to_string())));
+    }
+}
+
+/// Goes on with a node whose last life has begun here, as its record and its folder say. Any other
+/// record that names this host is of a takeover that was broken off: the holder's watch sees to it.
+async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: NodeId) {
+    // From then on, no lease is granted to any other life, whatever start of it fails here.
+    let mut is_claimed = false;
+    loop {
+        let Some(host) = host.upgrade() else { return };
+        let entry = match member.roster.read(node).await {
+            Ok(Some(entry)) if member.calls.is_here(entry.host) && !entry.is_removed => entry,
+            Ok(_) if is_claimed => {
+                service.guests().remove(node);
+                return member.holder.give_back(node).await;
+            }
+            Ok(_) => return service.guests().give_up(node),
+            Err(reason) => {
+                service.guests().cannot_start(node, reason);
+                let env = host.env.clone();
+                drop(host);
+                env.sleep(limits::START_AGAIN).await;
+                continue;
+            }
+        };
+        let folder = copies_folder(&host.config, node);
+        if !is_claimed {
+            let has_begun = has_begun_here(&host, &folder, node).await;
+            if !has_begun || !member.holder.claim(node, entry.incarnation) {
+                return service.guests().give_up(node);
+            }
+            is_claimed = true;
+        }
+        service.guests().set(node, Guest::Starting(None));
+        let lent = member.holder.host(node, entry.incarnation).await;
+        let begun = match lent {
+            Ok(_) => begin(&host, &folder, None, None).await,
+            Err(reason) => Err(Error::Folder { path: folder, reason }),
+        };
+        match begun {
+            Ok(guest) => return serve(&service, &host, Arc::new(guest)),
+            Err(error) if error.kind() == Kind::Fenced => {
+                tracing::warn!(%node, %error, "a guest was replaced");
+                service.guests().remove(node);
+                member.holder.give_back(node).await;
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%node, %error, "a node that was taken over cannot start now");
+                service.guests().set(node, Guest::Starting(Some(error.to_string())));
+            }
+        }
         let env = host.env.clone();
         drop(host);
         env.sleep(limits::START_AGAIN).await;
-    };
-    service.guests().set(note.node, Guest::Serving(guest.clone()));
-    if let Some(told) = told {
-        let _ = told.send(Ok(())).is_err();
     }
-    serve(&service, &host, guest).await;
 }
 
-fn words(error: Error) -> ApiError {
+/// Whether the life that a node's record names is known to have begun in this folder: then no lease
+/// of a holder was granted since.
+async fn has_begun_here(host: &Node, folder: &Path, node: NodeId) -> bool {
+    let Some(landed) = landed(&host.env, folder, node).await else { return false };
+    let writer =
+        rekindle_datastore::record::Writer::new(host.env.clone(), host.store.clone(), node);
+    let found = record::read(&writer.with_secret(host.identity.secret)).await;
+    found.is_ok_and(|found| found.is_some_and(|held| held.value.nonce == Some(landed.nonce)))
+}
+
+/// Reads which start of a node was the last in this folder; `None`: the folder has copies only.
+async fn landed(env: &Env, folder: &Path, node: NodeId) -> Option<Landed> {
+    let file = NodeFile::read(env, folder).await.ok().flatten();
+    let landed = file.filter(|file| file.node == node).and_then(|file| file.starts.landed);
+    landed.filter(|landed| landed.nonce != 0)
+}
+
+/// Goes on with the node of a folder that a user has found: of a host that is lost, or of one of
+/// its holders. Asked again, returns with the same guest.
+pub(crate) async fn adopt(
+    service: &Service,
+    host: &Arc<Node>,
+    folder: PathBuf,
+) -> Result<NodeId, ApiError> {
+    let guests = service.guests();
+    let _one_at_a_time = guests.taking.lock().await;
+    let home = NodeFile::read(&host.env, &folder).await.map_err(words)?.ok_or_else(|| {
+        let text = format!("{}: no node has this folder", folder.display());
+        ApiError::new(Kind::Invalid, text)
+    })?;
+    let id = home.node;
+    if id == host.id || guests.find(id).await?.is_some() {
+        return Ok(id);
+    }
+    // Nothing vouches for copies; a folder of its own is vouched for by the starts that it has
+    // seen.
+    let permission = if home.is_own() { 0 } else { host.env.random_u64() };
+    let note = GuestNote { node: id, permission, folder: Some(folder.clone()) };
+    let guest = begin(host, &folder, permitted(&note), None).await.map_err(words)?;
+    host.home.note_guest(note).await.map_err(words)?;
+    serve(service, host, Arc::new(guest));
+    Ok(id)
+}
+
+/// Starts an adopted guest, again and again until it serves.
+async fn keep_adopted(service: Service, host: Weak<Node>, note: GuestNote) {
+    loop {
+        let Some(host) = host.upgrade() else { return };
+        let folder = folder(&host.config, &note);
+        match begin(&host, &folder, permitted(&note), None).await {
+            Ok(guest) => return serve(&service, &host, Arc::new(guest)),
+            Err(error) => {
+                tracing::warn!(node = %note.node, %error, "an adopted node cannot start now");
+                service.guests().set(note.node, Guest::Starting(Some(error.to_string())));
+            }
+        }
+        let env = host.env.clone();
+        drop(host);
+        env.sleep(limits::START_AGAIN).await;
+    }
+}
+
+fn permitted(note: &GuestNote) -> Option<u64> {
+    Some(note.permission).filter(|permission| *permission != 0)
+}
+
+pub(crate) fn words(error: Error) -> ApiError {
     ApiError::new(error.kind(), error.to_string())
 }
 
 /// Serves a guest until another start of it takes its place.
-async fn serve(service: &Service, host: &Weak<Node>, guest: Arc<Node>) {
+fn serve(service: &Service, host: &Arc<Node>, guest: Arc<Node>) {
     let id = guest.id;
-    tracing::info!(node = %id, incarnation = guest.incarnation.0, "serving a node that was taken over");
+    tracing::info!(node = %id, incarnation = guest.incarnation.0, "serving a guest");
+    service.guests().set(id, Guest::Serving(guest.clone()));
     crate::work::in_background(&guest, service);
+    let watch = watch(service.clone(), Arc::downgrade(host), guest);
+    host.env.spawn("guest-watch", watch);
+}
+
+async fn watch(service: Service, host: Weak<Node>, guest: Arc<Node>) {
+    let id = guest.id;
     let reason = crate::fencing::replaced(&guest).await;
     tracing::error!(node = %id, %reason, "a guest was replaced");
     service.guests().set(id, Guest::Replaced(reason));
-    let forgotten = match host.upgrade() {
-        Some(host) => host.home.forget_guest(id).await,
-        None => Ok(()),
-    };
-    if let Err(error) = forgotten {
+    if let Some(host) = host.upgrade()
+        && let Err(error) = host.home.forget_guest(id).await
+    {
         tracing::warn!(%error, "the replaced guest is still named in node.json");
     }
     // Its fence has ended the sessions of its clients.
@@ -110,20 +254,28 @@ async fn serve(service: &Service, host: &Weak<Node>, guest: Arc<Node>) {
     {
         tracing::warn!(node = %id, %error, "the replaced guest did not stop in order");
     }
+    let host = host.upgrade();
+    if let Some(membership) = host.as_ref().and_then(|host| host.membership()) {
+        membership.member.holder.give_back(id).await;
+    }
 }
 
-/// The folder of a guest, which is that of its copies.
-pub(crate) fn folder(host: &Config, id: NodeId) -> PathBuf {
-    host.dir.join(FOLDER).join(id.to_string())
+/// The folder of a node's copies.
+pub(crate) fn copies_folder(host: &Config, id: NodeId) -> PathBuf {
+    host.dir.join(COPIES).join(id.to_string())
+}
+
+fn folder(host: &Config, note: &GuestNote) -> PathBuf {
+    note.folder.clone().unwrap_or_else(|| copies_folder(host, note.node))
 }
 
 /// Makes the settings of a guest: those of its host, with a part of its memory. Sweeps and scrubs
 /// are the host's.
-fn config(host: &Config, note: GuestNote) -> Config {
+fn config(host: &Config, folder: &Path, permission: Option<u64>) -> Config {
     let part = |bytes: u64| bytes / limits::GUEST_PART;
     Config {
-        dir: folder(host, note.node),
-        take_identity: Some(note.permission),
+        dir: folder.to_owned(),
+        take_identity: permission,
         older_copies: false,
         store: Some(host.store_url()),
         store_fault: None,
@@ -136,8 +288,6 @@ fn config(host: &Config, note: GuestNote) -> Config {
         held_bytes: part(host.held_bytes).max(limits::HELD_BYTES_MIN),
         sweep: Sweep { interval: None, ..host.sweep.clone() },
         scrub: Scrub { interval: None, ..host.scrub.clone() },
-        copy_to: Vec::new(),
-        hold: None,
         last_failure: None,
         ..host.clone()
     }

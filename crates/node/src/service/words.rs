@@ -24,6 +24,7 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         policy: vault.policy,
         ack: vault.ack,
         copies: vault.copies,
+        on_missing_copy: vault.on_missing_copy,
         downgrade: None,
         state: info.state.as_str().to_owned(),
         reason: info.reason,
@@ -50,6 +51,7 @@ pub(super) fn spec(request: CreateVolume, kinds: &Kinds) -> rekindle_volume::Spe
         policy: request.policy,
         ack: request.ack,
         copies: request.copies,
+        on_missing_copy: request.on_missing_copy,
     }
 }
 

@@ -18,7 +18,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Recovers all volumes with unfinished changes, and later those whose changes were parked.
 pub async fn recover(node: Weak<Node>) {
     let first =
-        |node: Arc<Node>| (node.env.clone(), node.scale.clients_first, node.staging.parking());
+        |node: Arc<Node>| (node.env.clone(), node.kit.scale.clients_first, node.staging.parking());
     let Some((env, mut pause, parking)) = node.upgrade().map(first) else { return };
     loop {
         env.sleep(pause).await;

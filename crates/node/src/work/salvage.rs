@@ -42,7 +42,7 @@ const RESUME_PAUSES: [Duration; 4] = [
 
 /// Resumes salvages that the last life could not end.
 pub async fn resume(node: Weak<Node>) {
-    let first = |node: Arc<Node>| (node.env.clone(), node.scale.clients_first);
+    let first = |node: Arc<Node>| (node.env.clone(), node.kit.scale.clients_first);
     let Some((env, first)) = node.upgrade().map(first) else { return };
     for pause in std::iter::once(first).chain(RESUME_PAUSES) {
         env.sleep(pause).await;

@@ -85,7 +85,7 @@ fn steps(phase: Phase) -> u64 {
 pub(super) async fn agree(node: Weak<Node>) {
     let Some((env, sweeper, scale)) = node
         .upgrade()
-        .map(|node| (node.env.clone(), Arc::downgrade(&node.sweeper), node.scale.clone()))
+        .map(|node| (node.env.clone(), Arc::downgrade(&node.sweeper), node.kit.scale.clone()))
     else {
         return;
     };

@@ -160,14 +160,14 @@ impl Staged {
     }
 
     /// Awaits `wait`; `None` when the volume goes out of service before.
-    async fn while_in_service<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn while_in_service<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         match select(pin!(wait), pin!(self.closing.wait())).await {
             Either::Left((given, _)) => Some(given),
             Either::Right(_) => None,
         }
     }
 
-    fn out_of_service(&self) -> Error {
+    pub(crate) fn out_of_service(&self) -> Error {
         let ended = self.gate.lock().in_service().err();
         ended.unwrap_or_else(|| Error::Closed(self.name.clone()))
     }

@@ -5,10 +5,12 @@
 //! - [`admission`]: the slow way in, for writes that wait for flash, a head of the log, or RAM.
 //! - [`flow`], [`budget`]: each volume's share of flash, and the delay that follows from it.
 //! - [`fence`]: the end of all acknowledgements once a newer life is met.
+//! - [`lease`]: the time for which reads may rest on this life.
 
 pub(crate) mod admission;
 pub(crate) mod budget;
 pub(crate) mod fence;
 pub(crate) mod flow;
+pub(crate) mod lease;
 pub(crate) mod policy;
 pub(crate) mod staged;

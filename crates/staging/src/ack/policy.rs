@@ -6,19 +6,19 @@
 //! | `back` | `flash` | any | flash, all copies | flash, all copies |
 //! | `back` | `memory` | outlives the process, N = 0 | nothing: it is appended | flash |
 //! | `back` | `memory` | otherwise | flash, all copies; the user is told | flash, all copies |
-//! | `back` | any | fewer replicas than N | the datastore; the user is told | the datastore |
+//! | `back` | any | any, N = 0, a log of copies | the datastore; the user is told | the datastore |
 //! | `through` | any | any | the datastore | the datastore |
 //! | `uncached` | any | any | the datastore | the datastore |
 //!
-//! Copies that stay away for some seconds are not waited for any longer: the write waits for them
-//! or for the datastore, and the first to have it counts (`Staged::sync`). The datastore outlives
-//! the host as the copies do.
-//!
 //! N is the volume's count of copies on other nodes, mostly 0; then no copies are waited for. With
-//! N copies, all of the log's replicas count, although they may be more: when the node is lost, any
-//! one of them may be all that is found. Copies are made of the batches that flash gets, so memory
-//! alone never acknowledges them. A node whose log has fewer replicas
-//! promises more instead, since it cannot promise less than the volume's settings say.
+//! N copies, all of the log's required replicas count, although they may be more: when the node is
+//! lost, any one of them may be all that is found. Copies are made of the batches that flash gets,
+//! so memory alone never acknowledges them.
+//!
+//! While the log has fewer required replicas than N, a write waits until the datastore has it, or
+//! there are enough copies again ([`MissingCopy::StepDown`]); or for the copies alone
+//! ([`MissingCopy::Stall`]). Neither promises less than the volume's settings say: the datastore
+//! outlives the host as the copies do.
 //!
 //! Flow control may hold any acknowledgement back beyond that (`crate::ack::flow`).
 
@@ -51,6 +51,17 @@ pub enum Ack {
     Memory,
 }
 
+/// What a write does while there are fewer copies on other nodes than its volume asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum MissingCopy {
+    /// It waits for the datastore instead, or for the copies, if these come sooner.
+    #[default]
+    StepDown,
+    /// It waits for the copies.
+    Stall,
+}
+
 /// The way in which a volume in service is served: policy, ack and machine taken together. Fixed
 /// while the volume is in service (a change of policy is a new generation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,19 +88,19 @@ pub(crate) enum Verdict {
 pub(crate) struct Means {
     /// Whether warm memory outlives the process.
     pub(crate) memory: bool,
-    /// Count of the log's replicas.
-    pub(crate) replicas: u8,
+    /// Whether the log is this machine's own. One that is made of copies may be given up for
+    /// others: what it alone has is not kept.
+    pub(crate) log: bool,
 }
 
 impl Mode {
     /// The mode of a volume with so many `copies` on a node with these means.
     pub(crate) fn of(policy: Policy, ack: Ack, copies: u8, means: Means) -> Self {
-        let copies = if copies == 0 { 0 } else { copies.max(means.replicas) };
         let barrier = Media { flash: true, copies };
         match (policy, ack) {
             (Policy::Uncached, _) => Self::Store { keep: false },
             (Policy::Through, _) => Self::Store { keep: true },
-            (Policy::Back, _) if copies > means.replicas => Self::Store { keep: true },
+            (Policy::Back, _) if copies == 0 && !means.log => Self::Store { keep: true },
             (Policy::Back, Ack::Memory) if means.memory && copies == 0 => {
                 Self::Log { write: Media::MEMORY, barrier }
             }
@@ -112,14 +123,29 @@ impl Mode {
     }
 
     /// The message to the user that writes wait for more than the volume's ack asks for, if so.
-    pub(crate) fn downgrade(self, policy: Policy, ack: Ack) -> Option<&'static str> {
+    /// `required`: count of the log's required replicas.
+    pub(crate) fn downgrade(
+        self,
+        (policy, ack, missing): (Policy, Ack, MissingCopy),
+        required: u8,
+    ) -> Option<&'static str> {
         if policy == Policy::Back && matches!(self, Self::Store { .. }) {
             return Some(
-                "served as policy through: this node's log has fewer copies on other nodes, see `rekindle up --copy-to`",
+                "served as policy through: this node goes on from copies of its log, which keep only what asks for copies",
             );
         }
-        let asked_for_memory = (policy, ack) == (Policy::Back, Ack::Memory);
         let served = self.shown();
+        if served.copies > required {
+            return Some(match missing {
+                MissingCopy::StepDown => {
+                    "served as policy through: there are fewer copies on other nodes, see `rekindle cluster ls`"
+                }
+                MissingCopy::Stall => {
+                    "writes wait: there are fewer copies on other nodes, see `rekindle cluster ls`"
+                }
+            });
+        }
+        let asked_for_memory = (policy, ack) == (Policy::Back, Ack::Memory);
         (asked_for_memory && served.flash).then_some(match served.copies {
             0 => "served as ack flash: this node's warm memory ends with its process, see `rekindle warm`",
             _ => "served as ack flash: copies on other nodes are made of what flash has",
@@ -172,13 +198,13 @@ mod tests {
         Progress { appended: END, flash: Position(at), copies: Copied::default() }
     }
 
-    fn means(memory: bool, replicas: u8) -> Means {
-        Means { memory, replicas }
+    fn means(memory: bool) -> Means {
+        Means { memory, log: true }
     }
 
-    /// The same, with the positions of two replicas.
-    fn copied(at: u64, replicas: [u64; 2]) -> Progress {
-        Progress { copies: Copied::of(replicas.into_iter().map(Position)), ..flash(at) }
+    /// The same, with the positions of required replicas.
+    fn copied(at: u64, replicas: &[u64]) -> Progress {
+        Progress { copies: Copied::of(replicas.iter().copied().map(Position)), ..flash(at) }
     }
 
     #[test]
@@ -195,7 +221,7 @@ mod tests {
             (Policy::Uncached, Ack::Memory, false, Store, Store),
         ];
         for (policy, ack, outlives, write, barrier) in rows {
-            let mode = Mode::of(policy, ack, 0, means(outlives, 0));
+            let mode = Mode::of(policy, ack, 0, means(outlives));
             for short in [0, 99] {
                 assert_eq!(mode.verdict(false, END, &flash(short)), write, "{policy:?} {ack:?}");
                 assert_eq!(mode.verdict(true, END, &flash(short)), barrier, "{policy:?} {ack:?}");
@@ -212,25 +238,29 @@ mod tests {
     fn copies_are_waited_for_exactly_when_the_volume_asks_for_them() {
         use Verdict::{Acked, Wait};
         for ack in [Ack::Flash, Ack::Memory] {
-            for (copies, has, on_flash, replicas, verdict) in [
-                (0, 2, 100, [0, 0], Acked),
-                (1, 1, 100, [0, 0], Wait(END)),
-                (1, 1, 100, [100, 0], Acked),
-                (1, 1, 99, [100, 0], Wait(END)),
-                // Any one of the replicas may be all that is found.
-                (1, 2, 100, [0, 100], Wait(END)),
-                (1, 2, 100, [100, 100], Acked),
-                (2, 2, 100, [100, 99], Wait(END)),
-                (2, 2, 100, [100, 100], Acked),
+            for (copies, on_flash, replicas, verdict) in [
+                (0, 100, &[0, 0][..], Acked),
+                (1, 100, &[0], Wait(END)),
+                (1, 100, &[100], Acked),
+                (1, 99, &[100], Wait(END)),
+                // Any one of the required replicas may be all that is found.
+                (1, 100, &[0, 100], Wait(END)),
+                (1, 100, &[100, 100], Acked),
+                (2, 100, &[100, 99], Wait(END)),
+                (2, 100, &[100, 100], Acked),
+                // There are too few.
+                (1, 100, &[], Wait(END)),
+                (2, 100, &[100], Wait(END)),
             ] {
-                let mode = Mode::of(Policy::Back, ack, copies, means(true, has));
+                let mode = Mode::of(Policy::Back, ack, copies, means(true));
                 let progress = copied(on_flash, replicas);
                 assert_eq!(mode.verdict(true, END, &progress), verdict, "{copies} {replicas:?}");
-                assert_eq!(mode.verdict(false, END, &progress), verdict, "{copies} {replicas:?}");
-                assert_eq!(
-                    mode.shows(&progress) >= END,
-                    verdict == Acked || ack == Ack::Memory && copies == 0
-                );
+                let write = mode.verdict(false, END, &progress);
+                assert_eq!(write, verdict, "{copies} {replicas:?}");
+                // What all that may be found have is shown, although there are too few of them.
+                let is_everywhere = on_flash == 100 && replicas.iter().all(|at| *at == 100);
+                let is_shown = is_everywhere || copies == 0;
+                assert_eq!(mode.shows(&progress) >= END, is_shown, "{copies} {replicas:?}");
             }
         }
     }
@@ -240,8 +270,9 @@ mod tests {
         for policy in [Policy::Back, Policy::Through, Policy::Uncached] {
             for ack in [Ack::Flash, Ack::Memory] {
                 for outlives in [false, true] {
-                    let mode = Mode::of(policy, ack, 0, means(outlives, 0));
-                    let told = mode.downgrade(policy, ack).is_some();
+                    let mode = Mode::of(policy, ack, 0, means(outlives));
+                    let settings = (policy, ack, MissingCopy::default());
+                    let told = mode.downgrade(settings, 0).is_some();
                     assert_eq!(told, policy == Policy::Back && ack == Ack::Memory && !outlives);
                 }
             }
@@ -249,25 +280,36 @@ mod tests {
     }
 
     #[test]
-    fn a_log_with_too_few_replicas_leaves_the_acknowledgement_to_the_store() {
-        for (copies, replicas, is_left) in
-            [(1, 0, true), (2, 1, true), (1, 1, false), (0, 0, false)]
+    fn the_user_is_told_when_copies_are_missing() {
+        for (copies, required, is_told) in
+            [(1, 0, true), (2, 1, true), (1, 1, false), (1, 2, false), (0, 0, false)]
         {
-            for ack in [Ack::Flash, Ack::Memory] {
-                let mode = Mode::of(Policy::Back, ack, copies, means(true, replicas));
-                let verdict = mode.verdict(false, END, &copied(100, [100, 100]));
-                assert_eq!(verdict == Verdict::Store, is_left, "{copies} of {replicas}");
-                if is_left {
-                    let told = mode.downgrade(Policy::Back, ack).expect("the user is told");
-                    assert!(told.contains("policy through"), "{told}");
-                }
+            let mode = Mode::of(Policy::Back, Ack::Flash, copies, means(true));
+            for (missing, word) in
+                [(MissingCopy::StepDown, "policy through"), (MissingCopy::Stall, "writes wait")]
+            {
+                let told = mode.downgrade((Policy::Back, Ack::Flash, missing), required);
+                assert_eq!(told.is_some_and(|told| told.contains(word)), is_told, "{told:?}");
+                assert_eq!(told.is_some(), is_told, "{told:?}");
             }
         }
     }
 
     #[test]
+    fn a_log_of_copies_alone_acknowledges_nothing() {
+        let lent = Means { memory: true, log: false };
+        for ack in [Ack::Flash, Ack::Memory] {
+            let mode = Mode::of(Policy::Back, ack, 0, lent);
+            assert_eq!(mode, Mode::Store { keep: true });
+            let told = mode.downgrade((Policy::Back, ack, MissingCopy::Stall), 0);
+            assert!(told.is_some_and(|told| told.contains("policy through")), "{told:?}");
+            assert!(matches!(Mode::of(Policy::Back, ack, 1, lent), Mode::Log { .. }));
+        }
+    }
+
+    #[test]
     fn nothing_is_shown_before_its_medium_has_it() {
-        let shows = |ack| Mode::of(Policy::Back, ack, 0, means(true, 0)).shows(&flash(3));
+        let shows = |ack| Mode::of(Policy::Back, ack, 0, means(true)).shows(&flash(3));
         assert_eq!(shows(Ack::Memory), END);
         assert_eq!(shows(Ack::Flash), Position(3));
         assert_eq!(Mode::Store { keep: true }.shows(&flash(3)), Position(3));

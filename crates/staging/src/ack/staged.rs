@@ -1,6 +1,7 @@
 //! One volume in service: how its writes are acknowledged.
 
-use crate::ack::policy::{Mode, Verdict};
+use crate::ack::lease::is_bound_to_its_machine;
+use crate::ack::policy::{MissingCopy, Mode, Verdict};
 use crate::queue::Change;
 use crate::shape::Home;
 use crate::state::VolumeState;
@@ -27,6 +28,9 @@ pub struct Staged {
     pub(crate) name: String,
     pub(crate) generation: rekindle_base::Generation,
     pub(crate) mode: Mode,
+    pub(crate) on_missing_copy: MissingCopy,
+    /// Whether a read needs the node's lease.
+    pub(crate) needs_lease: bool,
     pub(crate) gate: Mutex<VolumeState>,
     /// Turned on once all unfinished changes are listed, or never will be. Read only while a change
     /// is not listed.
@@ -109,6 +113,8 @@ impl Staged {
             id: vault.id,
             name: vault.name.clone(),
             generation: vault.generation,
+            on_missing_copy: vault.on_missing_copy,
+            needs_lease: !is_bound_to_its_machine(vault),
             inner,
             home,
             mode,
@@ -152,6 +158,12 @@ impl Staged {
     #[must_use]
     pub fn owes(&self) -> bool {
         !self.gate.lock().changes.queue.is_empty()
+    }
+
+    /// Count of the copies on other nodes that the volume's writes ask for.
+    #[must_use]
+    pub fn copies(&self) -> u8 {
+        self.mode.barrier().copies
     }
 
     /// Bytes of the changes that the datastore lacks.
@@ -287,10 +299,16 @@ impl Staged {
         }
     }
 
-    /// Returns the error with which the volume went out of service, if it did. A kind that reads
-    /// its home itself asks after a read, since another node may have the volume by then.
+    /// Returns the error with which the volume went out of service, if it did.
     pub fn serves(&self) -> Result<(), Error> {
         self.gate.lock().in_service()
+    }
+
+    /// Returns the error by which a read must not be answered now, if there is one. A kind that
+    /// reads its home itself asks after a read, since another node may have the volume by then.
+    pub fn check_read(&self) -> Result<(), Error> {
+        self.serves()?;
+        if self.may_read() { Ok(()) } else { Err(Error::Unleased(self.name.clone())) }
     }
 
     /// Makes staged changes up to `ticket` durable and visible. The calling task may become the
@@ -310,38 +328,31 @@ impl Staged {
         reached
     }
 
-    /// Waits until the media have everything before `end`. Copies that stay away are not waited
-    /// for: the datastore outlives this host, too.
+    /// Waits until the media have everything before `end`. While there are fewer copies than the
+    /// volume asks for, the datastore may have it instead: that outlives this host, too.
     async fn reach(&self, media: Media, end: Position) -> Result<(), Error> {
-        let Inner { env, log, copies_late: late, .. } = &*self.inner;
-        if media.copies == 0 {
+        let log = &self.inner.log;
+        if media.copies == 0 || self.on_missing_copy == MissingCopy::Stall {
             return Ok(log.reach(media, end).await?);
         }
-        let mut copied = pin!(log.reach(media, end));
-        if !late.load(Ordering::Relaxed) {
-            if let Ok(reached) = env.timeout(limits::COPIES_PATIENCE, &mut copied).await {
-                return Ok(reached?);
-            }
-            late.store(true, Ordering::Relaxed);
-            tracing::warn!("a copy of the log stays away: volumes with copies wait for the store");
-        }
-        match select(copied, pin!(self.reach_store())).await {
-            Either::Left((reached, _)) => {
-                late.store(false, Ordering::Relaxed);
-                Ok(reached?)
-            }
+        let stored = async {
+            log.until_fewer(media.copies).await?;
+            self.reach_store().await
+        };
+        match select(pin!(log.reach(media, end)), pin!(stored)).await {
+            Either::Left((reached, _)) => Ok(reached?),
             Either::Right((stored, _)) => stored,
         }
     }
 
-    /// Waits until the datastore has everything submitted so far. It is visible before: flash has
-    /// it.
+    /// Waits until the datastore has everything submitted so far. It is visible before: all that
+    /// may be found after a loss of this host has it.
     async fn reach_store(&self) -> Result<(), Error> {
         let end = self.gate.lock().changes.end;
-        self.inner.log.commit(end).await?;
+        self.inner.log.reach_all(end).await?;
         let told = {
             let mut gate = self.gate.lock();
-            gate.changes.apply(self.inner.log.progress().on(Media::FLASH));
+            gate.changes.apply(self.mode.shows(&self.inner.log.progress()));
             self.await_store(&mut gate)?
         };
         self.inner.destager.wake();

@@ -17,11 +17,9 @@ use futures_util::future::{Either, join_all, select};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_env::{Moment, Switch};
-use rekindle_log::Media;
 use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
@@ -236,10 +234,7 @@ impl Staged {
     fn due(&self, scarce: bool, pause: Duration, along: Option<u64>) -> (Due, u64) {
         let now = self.inner.env.now();
         let progress = self.inner.log.progress();
-        let shown = match self.inner.copies_late.load(Ordering::Relaxed) {
-            true => progress.on(Media::FLASH),
-            false => self.mode.shows(&progress),
-        };
+        let shown = self.mode.shows(&progress);
         let mut gate = self.gate.lock();
         if *self.busy.borrow() {
             // A salvage has taken the destager's place for a commit.

@@ -48,7 +48,7 @@ impl Staged {
         let root = {
             let gate = self.gate.lock();
             gate.in_service()?;
-            if !gate.changes.queue.is_listed() {
+            if !gate.changes.queue.is_listed() || !self.may_read() {
                 return Ok(false);
             }
             for (start, stop, change) in gate.changes.meeting(position, end)? {
@@ -79,7 +79,7 @@ impl Staged {
 
     fn read_picture_now(&self, position: u64, out: &mut [u8]) -> Result<bool, Error> {
         let home = self.range_home()?;
-        if !self.gate.lock().changes.queue.is_listed() {
+        if !self.gate.lock().changes.queue.is_listed() || !self.may_read() {
             return Ok(false);
         }
         let picture = self.readable(position, end_of(position, out.len())?)?;
@@ -100,6 +100,7 @@ impl Staged {
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
         let home = self.range_home()?;
         self.listed().await?;
+        self.leased().await?;
         // Every chunk that this root reaches stays until the read has ended, even when newer roots
         // do not reach it.
         let _hold = self.inner.content.hold();
@@ -124,6 +125,7 @@ impl Staged {
         let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
+        self.leased().await?;
         let _hold = self.inner.content.hold();
         let picture = self.picture(position, end, limits::EXTENTS_MAX)?;
         let mut found = Vec::new();
@@ -145,6 +147,23 @@ impl Staged {
             }
         }
         Ok(found)
+    }
+
+    /// Whether no other life of the node serves the volume now. A read counts from this look on:
+    /// what it finds later, all copies had before any other life began.
+    pub(crate) fn may_read(&self) -> bool {
+        !self.needs_lease || self.inner.is_leased()
+    }
+
+    /// Waits until the volume may be read. The caller takes its picture without another wait.
+    pub(crate) async fn leased(&self) -> Result<(), Error> {
+        if self.may_read() {
+            return Ok(());
+        }
+        match self.while_in_service(self.inner.leased()).await {
+            Some(()) => Ok(()),
+            None => Err(self.out_of_service()),
+        }
     }
 
     /// The picture of a range; an error if some of it is lost.

@@ -5,7 +5,8 @@
 //! its start. Changes that older lives made behind that are not of the volume any more. The vault
 //! names the life that wrote it last, and the serial behind which that life began.
 
-use crate::{Logged, Policy, Vault, limits};
+use crate::ack::lease::is_bound_to_its_machine;
+use crate::{Logged, Vault, limits};
 use rekindle_base::{Generation, Incarnation, Serial};
 use std::ops::RangeInclusive;
 
@@ -120,8 +121,7 @@ pub(crate) fn is_claimed_wrongly(
 /// still be on its way, with changes that were not acknowledged. It must not land once a client has
 /// read the content before it.
 pub(crate) fn needs_claim(vault: &Vault, since: Incarnation, life: Incarnation) -> bool {
-    let is_logged = vault.policy == Policy::Back && vault.copies == 0;
-    vault.incarnation < if is_logged { since } else { life }
+    vault.incarnation < if is_bound_to_its_machine(vault) { since } else { life }
 }
 
 /// The vault as this life writes it, with a new checkpoint. It names this life, the serial behind

@@ -11,7 +11,8 @@ const GOLDEN_3: &str = include_str!("../../golden/vault-3.json");
 const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
 const GOLDEN_5: &str = include_str!("../../golden/vault-5.json");
 const GOLDEN_6: &str = include_str!("../../golden/vault-6.json");
-const GOLDEN: &str = include_str!("../../golden/vault-7.json");
+const GOLDEN_7: &str = include_str!("../../golden/vault-7.json");
+const GOLDEN: &str = include_str!("../../golden/vault-8.json");
 
 pub(crate) fn body(block_size: u64) -> VaultBody {
     VaultBody::of(&serde_json::json!({ "block_size": block_size })).unwrap()
@@ -22,6 +23,8 @@ pub(crate) fn example() -> Vault {
     Vault {
         policy: Policy::Back,
         ack: Ack::Memory,
+        copies: 2,
+        on_missing_copy: MissingCopy::Stall,
         owner: Some(NodeId([0x5a; 16])),
         generation: Generation(3),
         checkpoint: Serial(u64::MAX),
@@ -60,6 +63,11 @@ pub(crate) fn example() -> Vault {
     }
 }
 
+/// A vault with only the fields of formats 5 to 7.
+fn example_7() -> Vault {
+    Vault { copies: 0, on_missing_copy: MissingCopy::StepDown, ..example() }
+}
+
 /// A vault with only the fields of format 4.
 fn example_4() -> Vault {
     Vault {
@@ -69,7 +77,7 @@ fn example_4() -> Vault {
         versions: Vec::new(),
         trashed: None,
         also: None,
-        ..example()
+        ..example_7()
     }
 }
 
@@ -116,14 +124,21 @@ fn a_vault_of_format_4_names_no_life_and_keeps_no_version() {
 fn a_vault_of_format_6_reaches_no_bundles_and_has_the_same_fields() {
     let (vault, _) =
         rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_6.as_bytes()).unwrap();
-    assert_eq!(vault, example());
+    assert_eq!(vault, example_7());
 }
 
 #[test]
 fn a_vault_of_format_5_has_its_body_among_its_own_fields() {
     let (vault, _) =
         rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_5.as_bytes()).unwrap();
-    assert_eq!(vault, example());
+    assert_eq!(vault, example_7());
+}
+
+#[test]
+fn a_vault_of_format_7_steps_down_when_a_copy_is_missing() {
+    let (vault, _) =
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_7.as_bytes()).unwrap();
+    assert_eq!(vault, example_7());
 }
 
 #[test]

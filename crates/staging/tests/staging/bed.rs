@@ -59,6 +59,7 @@ impl Setup {
                 destage_writes_per_minute: 0,
                 memory_outlives_process: true,
                 copied_from: Incarnation(0),
+                lease: rekindle_staging::Lease::for_ever(),
             },
             log_bytes: 512 * MIB,
             policy,

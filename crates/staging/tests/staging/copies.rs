@@ -8,7 +8,7 @@ use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_log::{NewSegment, Replica};
-use rekindle_staging::{Ack, Error, Policy, Staged, Vault};
+use rekindle_staging::{Ack, Error, Lease, MissingCopy, Policy, Staged, Vault};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,7 +98,7 @@ fn a_write_waits_for_copies_exactly_when_its_volume_asks_for_them() {
 }
 
 #[test]
-fn copies_that_stay_away_are_not_waited_for_when_the_store_has_the_write() {
+fn a_write_whose_copies_are_missing_waits_for_the_store_or_for_copies() {
     let world = World::new(1, Faults::none());
     let env = world.env();
     world.block_on(async {
@@ -108,59 +108,99 @@ fn copies_that_stay_away_are_not_waited_for_when_the_store_has_the_write() {
         setup.config.age_deadline = Duration::from_secs(7200);
         setup.replicas = vec![holder.clone()];
         let node = Node::start(&env, &setup, &Mem::store(), Plan::default()).await;
-        let volume = node.open_as(Vault { copies: 1, ..setup.vault(1) }).await.unwrap();
+        let vault = Vault { copies: 1, ..setup.vault(1) };
+        let stalls = Vault { on_missing_copy: MissingCopy::Stall, copies: 1, ..setup.vault(2) };
+        let volume = node.open_as(vault.clone()).await.unwrap();
+        let stalling = node.open_as(stalls.clone()).await.unwrap();
         let checkpoint = async || node.vault(1).await.checkpoint.0;
         let short = |done| env.timeout(SHORT, done);
         short(write(&volume, 1, false)).await.expect("the copy is there").unwrap();
         assert_eq!(checkpoint().await, 0, "only the log and its copy have it");
         *holder.is_there.lock() = false;
-        assert!(short(write(&volume, 2, true)).await.is_err(), "it waits for its copy for a while");
-        write(&volume, 3, true).await.unwrap();
-        assert_eq!(checkpoint().await, 3, "the store has it, and what came before");
-        short(write(&volume, 4, false)).await.expect("no second wait").unwrap();
-        env.timeout(SHORT, volume.flush()).await.expect("no second wait").unwrap();
-        assert_eq!((checkpoint().await, read(&volume, 0, 4096).await), (4, vec![4; 4096]));
-        *holder.is_there.lock() = true;
-        // The first write after that has both on their way, and the copies win.
-        env.sleep(SHORT).await;
-        for _ in 0..3 {
-            short(write(&volume, 5, false)).await.expect("the copy is there again").unwrap();
+        env.sleep(Duration::from_secs(1)).await;
+        for volume in [&volume, &stalling] {
+            let waits = env.timeout(Duration::from_secs(20), write(volume, 2, true)).await;
+            assert!(waits.is_err(), "any holder may be all that is found: it is waited for");
+            assert_ne!(read(volume, 0, 4096).await, [2; 4096], "what may vanish is not shown");
         }
+        node.log.followers()[0].dismiss();
+        let told = node.staging.downgrade(&vault).expect("the user is told");
+        assert!(told.contains("policy through"), "{told}");
+        short(write(&volume, 3, true)).await.expect("the store is there").unwrap();
+        assert_eq!(checkpoint().await, 3, "the store has it, and what came before");
+        assert_eq!(read(&volume, 0, 4096).await, [3; 4096]);
+        assert!(short(write(&stalling, 3, true)).await.is_err(), "it does not want the store");
+        let told = node.staging.downgrade(&stalls).expect("the user is told");
+        assert!(told.contains("writes wait"), "{told}");
+        // Another holder comes.
+        let other = Arc::new(Holder { env: env.clone(), is_there: Mutex::new(true) });
+        let follower = node.log.follow(other.clone());
+        short(write(&volume, 4, false)).await.expect("the store is there").unwrap();
+        env.sleep(SHORT).await;
+        assert!(follower.is_following());
+        follower.require();
         let stored = checkpoint().await;
-        env.sleep(Duration::from_secs(60)).await;
-        short(write(&volume, 6, true)).await.expect("the copy is there").unwrap();
-        assert!(stored <= 7 && checkpoint().await <= 7, "the store is not waited for any more");
+        for volume in [&volume, &stalling] {
+            short(write(volume, 5, true)).await.expect("the copy is there").unwrap();
+        }
+        assert_eq!(checkpoint().await, stored, "the store is not waited for any more");
+        assert_eq!(node.staging.downgrade(&vault), None);
         volume.drain().await.unwrap();
     });
 }
 
 #[test]
-fn a_volume_that_asks_for_more_copies_than_there_are_is_acknowledged_by_the_store() {
+fn reads_wait_for_the_lease_but_those_of_volumes_that_no_successor_serves() {
     let world = World::new(1, Faults::none());
     let env = world.env();
     world.block_on(async {
-        let store = Mem::store();
+        let holder = Arc::new(Holder { env: env.clone(), is_there: Mutex::new(true) });
         let mut setup = Setup::new(Policy::Back, Ack::Flash);
-        setup.config.destage_age = Duration::from_secs(3600);
-        let holder = Holder { env: env.clone(), is_there: Mutex::new(true) };
-        setup.replicas = vec![Arc::new(holder)];
-        let copied = Vault { copies: 1, ..setup.vault(1) };
-        {
-            let node = Node::start(&env, &setup, &store, Plan::default()).await;
-            let volume = node.open_as(copied.clone()).await.unwrap();
-            write(&volume, 1, true).await.unwrap();
-            assert_eq!(node.vault(1).await.checkpoint.0, 0, "only the log has it");
-            node.log.close().await.unwrap();
+        setup.config.lease = Lease::not_yet();
+        setup.replicas = vec![holder];
+        let node = Node::start(&env, &setup, &Mem::store(), Plan::default()).await;
+        let named = |number, policy, copies| Vault { policy, copies, ..setup.vault(number) };
+        let alone = node.open_as(named(1, Policy::Back, 0)).await.unwrap();
+        let copied = node.open_as(named(2, Policy::Back, 1)).await.unwrap();
+        let stored = node.open_as(named(3, Policy::Through, 0)).await.unwrap();
+        for volume in [&alone, &copied, &stored] {
+            write(volume, 1, true).await.unwrap();
         }
-        setup.replicas.clear();
-        let node = Node::start(&env, &setup, &store, Plan::default()).await;
-        let volume = node.open_as(copied.clone()).await.unwrap();
-        let told = node.staging.downgrade(&copied).expect("the user is told");
-        assert!(told.contains("policy through"), "{told}");
-        assert_eq!(read(&volume, 0, 4096).await, [1; 4096], "the log has it");
-        write(&volume, 2, false).await.unwrap();
-        assert_eq!(read(&volume, 0, 4096).await, [2; 4096]);
-        assert!(node.vault(1).await.checkpoint.0 > 0, "the store has it");
+        let refused = async |volume: &Arc<Staged>| {
+            let mut out = vec![0; 100_000];
+            assert!(!volume.read_now(0, &mut out[..4096]).unwrap());
+            assert!(!volume.read_now(0, &mut out).unwrap());
+            let waits = env.timeout(SHORT, volume.read(0, &mut out)).await;
+            assert!(waits.is_err(), "it waits");
+            assert!(env.timeout(SHORT, volume.extents(0, 4096)).await.is_err(), "it waits");
+            assert!(matches!(volume.check_read(), Err(Error::Unleased(_))));
+        };
+        assert_eq!(read(&alone, 0, 4096).await, [1; 4096]);
+        refused(&copied).await;
+        refused(&stored).await;
+        setup.config.lease.set(Some(env.now() + SHORT));
+        for volume in [&copied, &stored] {
+            assert_eq!(read(volume, 0, 4096).await, [1; 4096]);
+        }
+        env.sleep(SHORT).await;
+        refused(&copied).await;
+        refused(&stored).await;
+        let late = async {
+            env.sleep(SHORT).await;
+            setup.config.lease.set(None);
+        };
+        let (found, ()) = futures_util::join!(read(&copied, 0, 4096), late);
+        assert_eq!(found, [1; 4096], "it has waited");
+        assert_eq!(read(&stored, 0, 4096).await, [1; 4096]);
+        // A read that waits ends with its volume.
+        setup.config.lease.set(Some(env.now()));
+        let ends = async {
+            env.sleep(SHORT).await;
+            node.staging.fence("another life");
+        };
+        let mut out = [0; 4096];
+        let (found, ()) = futures_util::join!(copied.read(0, &mut out), ends);
+        assert!(found.is_err());
     });
 }
 
@@ -203,8 +243,9 @@ fn a_node_made_of_copies_serves_the_volumes_that_asked_for_copies() {
                 }
             }
         }
-        // A volume that this node has begun itself is all here.
+        // A volume that this node has begun itself is all here. The log alone keeps nothing.
         let new = Vault { incarnation: Incarnation(2), ..setup.vault(4) };
         write(&node.open_as(new).await.unwrap(), 1, true).await.unwrap();
+        assert_eq!(node.vault(4).await.checkpoint.0, 1, "the store has it");
     });
 }

@@ -182,5 +182,5 @@ pub async fn read(volume: &Staged) -> Result<Values, Error> {
     let map = volume.record_home::<Map>().expect("the volume is a map");
     assert!(map.stored().1 <= map.last(), "the root has visible records only");
     let values = map.values().await.inspect_err(|error| volume.notice(error))?;
-    volume.serves().map(|()| values)
+    volume.check_read().map(|()| values)
 }

@@ -60,6 +60,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         policy: spec.policy,
         ack: spec.ack,
         copies: spec.copies,
+        on_missing_copy: spec.on_missing_copy,
         created: inner.env.wall_clock().0,
         ..Vault::new(id, spec.name.clone(), spec.kind, spec.size, body)
     };

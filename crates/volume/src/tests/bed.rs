@@ -100,6 +100,7 @@ impl Bed {
             destage_writes_per_minute: 0,
             memory_outlives_process: true,
             copied_from: Incarnation(0),
+            lease: rekindle_staging::Lease::for_ever(),
         };
         let staging =
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), config);
@@ -158,6 +159,7 @@ pub fn spec(name: &str) -> Spec {
         policy: Policy::Back,
         ack: Ack::Flash,
         copies: 0,
+        on_missing_copy: rekindle_staging::MissingCopy::default(),
     }
 }
 

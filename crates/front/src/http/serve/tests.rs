@@ -64,7 +64,8 @@ impl Api for Fake {
     }
     fn create_volume(&self, request: CreateVolume) -> Answer<'_, Volume> {
         Box::pin(async move {
-            let CreateVolume { name, kind, size, policy, ack, copies, settings } = request;
+            let CreateVolume { name, kind, size, policy, ack, copies, on_missing_copy, settings } =
+                request;
             let kind = kind.unwrap_or_default();
             Ok(Volume {
                 name,
@@ -73,6 +74,7 @@ impl Api for Fake {
                 policy,
                 ack,
                 copies,
+                on_missing_copy,
                 body: settings,
                 ..Volume::default()
             })
@@ -148,17 +150,32 @@ impl Api for Fake {
     fn dismiss_node(&self, request: DismissNode) -> Answer<'_, Dismissed> {
         Box::pin(async move { Ok(Dismissed { node: request.node, start: 4 }) })
     }
-    fn copies(&self) -> Answer<'_, Copies> {
-        let replica = ReplicaStatus { address: "tcp:127.0.0.1:7".into(), ..Default::default() };
-        Box::pin(async { Ok(Copies { replicas: vec![replica], held: vec![], guests: vec![] }) })
+    fn cluster(&self) -> Answer<'_, Cluster> {
+        Box::pin(async { Ok(Cluster { member: true, ..Default::default() }) })
+    }
+    fn init_cluster(&self) -> Answer<'_, Cluster> {
+        Box::pin(async { Ok(Cluster { name: "first".into(), ..Default::default() }) })
+    }
+    fn rotate_key(&self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+    fn drain_node<'a>(&'a self, node: &'a str, request: DrainNode) -> Answer<'a, ()> {
+        Box::pin(async move {
+            match request.on {
+                true => Ok(()),
+                false => Err(ApiError::new(Kind::NotFound, format!("no {node}"))),
+            }
+        })
     }
     fn take_over<'a>(&'a self, node: &'a str) -> Answer<'a, Guest> {
         let node = node.to_owned();
         Box::pin(async { Ok(Guest { node, ..Default::default() }) })
     }
-    fn release_copies<'a>(&'a self, node: &'a str) -> Answer<'a, HeldCopies> {
-        let node = node.to_owned();
-        Box::pin(async { Ok(HeldCopies { node, released: true, ..Default::default() }) })
+    fn remove_node<'a>(&'a self, _: &'a str) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+    fn adopt_folder(&self, request: AdoptFolder) -> Answer<'_, Guest> {
+        Box::pin(async { Ok(Guest { folder: request.folder, ..Default::default() }) })
     }
     fn start_space(&self, request: StartSpace) -> Answer<'_, Job> {
         Box::pin(async move { Ok(job("space", request.volume.unwrap_or_default())) })
@@ -272,9 +289,14 @@ fn every_question_has_its_answer() {
                 200,
                 json!({"node": "a", "start": 4}),
             ),
-            ("GET /api/v1/copies", "", 200, json!({"held": []})),
-            ("POST /api/v1/copies/ab/takeover", "", 200, json!({"node": "ab"})),
-            ("POST /api/v1/copies/ab/release", "", 200, json!({"node": "ab", "released": true})),
+            ("GET /api/v1/cluster", "", 200, json!({"member": true, "held": []})),
+            ("POST /api/v1/cluster/init", "", 200, json!({"name": "first"})),
+            ("POST /api/v1/cluster/rotate", "", 200, json!({})),
+            ("POST /api/v1/cluster/nodes/ab/drain", "{\"on\": true}", 200, json!({})),
+            ("POST /api/v1/cluster/nodes/ab/drain", "{\"on\": false}", 404, json!({})),
+            ("POST /api/v1/cluster/nodes/ab/takeover", "", 200, json!({"node": "ab"})),
+            ("POST /api/v1/cluster/nodes/ab/remove", "", 200, json!({})),
+            ("POST /api/v1/cluster/adopt", "{\"folder\": \"/x\"}", 200, json!({"folder": "/x"})),
             ("POST /api/v1/verify", "{\"volume\": \"one\"}", 202, json!({"subject": "one"})),
             ("GET /api/v1/jobs/12", "", 200, json!({"id": "12", "state": "done"})),
             ("GET /openapi.json", "", 200, json!({"info": crate::http::document().info})),

@@ -1,6 +1,7 @@
 //! Tests of the parent module: tables, and a model of lives over copied folders.
 
 use super::*;
+use crate::Policy;
 use crate::destage::commit::{Attempt, Verdict, judge, tests::vault};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

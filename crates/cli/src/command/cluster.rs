@@ -1,0 +1,207 @@
+//! `rekindle cluster`: nodes that keep copies of one another's logs.
+
+use super::client;
+use crate::arguments::{Cluster as Arguments, Common};
+use crate::folder;
+use rekindle_base::units::format_size;
+use rekindle_front::http::api::{Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies};
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Runs the command.
+pub fn run(common: &Common, arguments: &Arguments) -> Outcome<u8> {
+    match arguments {
+        Arguments::Init => init(common)?,
+        Arguments::Token => token(common)?,
+        Arguments::Ls => {
+            let cluster: Cluster = client(common)?.get("/api/v1/cluster")?;
+            common.shown(&cluster, || list(&cluster));
+        }
+        Arguments::Show(wanted) => show(common, wanted.node.as_deref())?,
+        Arguments::Rotate => {
+            let client = client(common)?;
+            client.post::<Value>("/api/v1/cluster/rotate", &json!({}))?;
+            common.told(&json!({}), "other nodes know this host by a new key");
+        }
+        Arguments::Drain(wanted) => drain(common, &wanted.node, !wanted.off)?,
+        Arguments::Remove(wanted) => {
+            let path = format!("/api/v1/cluster/nodes/{}/remove", wanted.node);
+            client(common)?.post::<Value>(&path, &json!({}))?;
+            let told = format!("node {} is removed: no sweep waits for it", wanted.node);
+            common.told(&json!({ "node": wanted.node }), &told);
+        }
+        Arguments::Takeover(wanted) => {
+            let path = format!("/api/v1/cluster/nodes/{}/takeover", wanted.node);
+            let guest: Guest = client(common)?.post(&path, &json!({}))?;
+            tell_guest(common, &guest);
+        }
+        Arguments::Adopt(wanted) => {
+            let folder = std::path::absolute(&wanted.folder).unwrap_or(wanted.folder.clone());
+            let request = json!({ "folder": folder.display().to_string() });
+            let guest: Guest = client(common)?.post("/api/v1/cluster/adopt", &request)?;
+            tell_guest(common, &guest);
+        }
+    }
+    Ok(0)
+}
+
+fn init(common: &Common) -> Outcome {
+    let client = client(common)?;
+    let cluster: Cluster = client.post("/api/v1/cluster/init", &json!({}))?;
+    let token = token_of(common)?;
+    common.told(
+        &cluster,
+        &format!(
+            "the cluster has its first node, {}\n\
+             next, on each other host, over the same store:\n  \
+             rekindle up --store URL --advertise HOST:PORT --join {token}",
+            cluster.address
+        ),
+    );
+    Ok(())
+}
+
+/// Reads the token out of the folder: it is no matter of the network.
+fn token_of(common: &Common) -> Outcome<String> {
+    let dir = folder::of_server(common.dir.as_deref())?;
+    let (env, runtime) = rekindle_env::real::env()?;
+    let found = runtime.block_on(rekindle_node::token(&env, &dir));
+    let found = found.map_err(|error| Failure::new("the token cannot be read").because(error))?;
+    found.ok_or_else(|| {
+        Failure::new(format!("the node in {} is in no cluster", dir.display()))
+            .next("rekindle cluster init")
+    })
+}
+
+fn token(common: &Common) -> Outcome {
+    let token = token_of(common)?;
+    common.shown(&json!({ "token": token }), || output::line(&token));
+    Ok(())
+}
+
+fn drain(common: &Common, node: &str, on: bool) -> Outcome {
+    let client = client(common)?;
+    let path = format!("/api/v1/cluster/nodes/{node}/drain");
+    client.post::<Value>(&path, &json!({ "on": on }))?;
+    let told = match on {
+        true => format!(
+            "node {node} takes no further copies, and the owners of those that it has look for other holders\n\
+             next: rekindle cluster show {node}"
+        ),
+        false => format!("node {node} takes copies again"),
+    };
+    common.told(&json!({ "node": node, "on": on }), &told);
+    Ok(())
+}
+
+fn tell_guest(common: &Common, guest: &Guest) {
+    common.told(
+        guest,
+        &format!(
+            "node {} goes on here, as its start {}: {} of its log were read in {} ms\n\
+             next: rekindle volume ls",
+            guest.node,
+            guest.incarnation,
+            format_size(guest.log_bytes),
+            guest.start_us.div_ceil(1000),
+        ),
+    );
+}
+
+/// The name of a node for users, or the beginning of its id.
+fn short(cluster: &Cluster, id: &str) -> String {
+    let named = cluster.nodes.iter().find(|node| node.node == id && !node.name.is_empty());
+    named.map_or_else(|| id.get(..8).unwrap_or(id).to_owned(), |node| node.name.clone())
+}
+
+fn list(cluster: &Cluster) {
+    if !cluster.member {
+        output::line("this node is in no cluster");
+        return;
+    }
+    if let Some(problem) = &cluster.problem {
+        output::line(&format!("the store cannot be asked ({problem}): as it was known last"));
+    }
+    let mut table = output::table(["NODE", "ADDRESS", "DOMAIN", "STATE", "COPIES AT"]);
+    for node in &cluster.nodes {
+        let mark = if node.node == cluster.node { " *" } else { "" };
+        let holders: Vec<_> = node.holders.iter().map(|id| short(cluster, id)).collect();
+        table.add_row([
+            short(cluster, &node.node) + mark,
+            node.address.clone(),
+            node.domain.clone(),
+            state(cluster, node),
+            holders.join(", "),
+        ]);
+    }
+    output::rows(&table);
+}
+
+fn state(cluster: &Cluster, node: &ClusterNode) -> String {
+    match node.host == node.node {
+        true => node.state.clone(),
+        false => format!("{} by {}", node.state, short(cluster, &node.host)),
+    }
+}
+
+fn show(common: &Common, wanted: Option<&str>) -> Outcome {
+    let cluster: Cluster = client(common)?.get("/api/v1/cluster")?;
+    let wanted = wanted.unwrap_or(&cluster.node);
+    let is_wanted = |node: &&ClusterNode| node.node.starts_with(wanted) || node.name == wanted;
+    let node = cluster.nodes.iter().find(is_wanted).ok_or_else(|| {
+        Failure::new(format!("the cluster has no node '{wanted}'")).next("rekindle cluster ls")
+    })?;
+    let is_here = node.node == cluster.node;
+    let guest = cluster.guests.iter().find(|guest| guest.node == node.node);
+    let held = cluster.held.iter().find(|held| held.node == node.node);
+    common.shown(&json!({ "node": node, "guest": guest, "held": held }), || {
+        let holders: Vec<_> = node.holders.iter().map(|id| short(&cluster, id)).collect();
+        let mut pairs = vec![
+            ("node", node.node.clone()),
+            ("name", node.name.clone()),
+            ("address", node.address.clone()),
+            ("domain", node.domain.clone()),
+            ("state", state(&cluster, node)),
+            ("start", node.incarnation.to_string()),
+            ("copies at", holders.join(", ")),
+        ];
+        let known = match (is_here, guest) {
+            (true, _) => &cluster.holders[..],
+            (false, Some(guest)) => &guest.holders[..],
+            (false, None) => &[],
+        };
+        pairs.extend(known.iter().map(|holder| ("holder", holder_line(holder))));
+        pairs.extend(held.map(|held| ("copies here", held_line(held))));
+        if let Some(guest) = guest {
+            let reason = guest.reason.as_ref().map(|reason| format!(": {reason}"));
+            pairs.push(("guest here", guest.state.clone() + &reason.unwrap_or_default()));
+            pairs.push(("folder", output::quoted(Path::new(&guest.folder))));
+        }
+        pairs.retain(|(_, value)| !value.is_empty());
+        output::pairs(&pairs);
+    });
+    Ok(())
+}
+
+fn holder_line(holder: &CopiesHolder) -> String {
+    let ready = if holder.ready { ", ready for a takeover" } else { "" };
+    let lacks = match holder.lacks_bytes {
+        0 => String::new(),
+        bytes => format!(", lacks {}", format_size(bytes)),
+    };
+    let problem = holder.problem.as_ref().map(|problem| format!(": {problem}"));
+    format!("{} {}{ready}{lacks}{}", holder.name, holder.state, problem.unwrap_or_default())
+}
+
+fn held_line(held: &HeldCopies) -> String {
+    let silent = held.silent_ms.map(|ms| format!(", heard {ms} ms ago"));
+    format!(
+        "{} in {} segments, {}{}",
+        format_size(held.bytes),
+        held.segments,
+        held.state,
+        silent.unwrap_or_default()
+    )
+}

@@ -1,0 +1,277 @@
+//! One life of a host: its node, its guests, and the clients that call it.
+
+use super::{BLOCKS, HOSTS, PAUSE, Run, SIZE, Volume};
+use crate::boot::{How, Served, Setup, acknowledged};
+use crate::dice::Dice;
+use crate::heard;
+use crate::linear::FIRST;
+use crate::oracle::BLOCK;
+use rekindle_base::Kind;
+use rekindle_block::Device;
+use rekindle_env::Env;
+use rekindle_front::http::Api;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Faults of the store in a life.
+const STORE: [&str; 5] =
+    ["", "", "latency=2ms", "latency=1ms,fail=5%,lie=10%", "latency=20ms,late=5%"];
+
+impl Run {
+    /// Runs a host: its daemon and its clients.
+    pub(super) async fn live(
+        self: Arc<Self>,
+        env: Env,
+        host: usize,
+        mut dice: Dice,
+    ) -> Result<(), String> {
+        let served = self.start(&env, host).await?;
+        self.join(&env, &served, host).await?;
+        if !self.is_calm.load(Ordering::Relaxed) {
+            let words = STORE[dice.below(STORE.len() as u64) as usize];
+            served.faults.set(words.parse().expect("ours"));
+        }
+        self.stage.serving.lock()[host] = Some(served.clone());
+        for at in 0..self.volumes.len() {
+            let client = self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
+            self.stage.act(&env, host, "client", client);
+        }
+        loop {
+            match served.ended() {
+                Some(Err(why)) if why.contains("taken over") => {
+                    heard::note("cluster: a host goes on as a new node");
+                    self.stage.serving.lock()[host] = None;
+                    self.replaced[host].store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Some(ended) => return ended,
+                None if self.stage.is_ending() => return Ok(()),
+                None => env.sleep(PAUSE).await,
+            }
+        }
+    }
+
+    async fn start(&self, env: &Env, host: usize) -> Result<Served, String> {
+        let token = loop {
+            let token = self.token.lock().clone();
+            match token {
+                None if host > 0 => env.sleep(PAUSE).await,
+                token => break token,
+            }
+        };
+        let setup = Setup { join: token, ..self.setups[host].clone() };
+        loop {
+            match Served::start(env, self.store.clone(), &setup, How::default()).await {
+                Err(_) if self.disks_fail.load(Ordering::Relaxed) => env.sleep(PAUSE).await,
+                started => return started,
+            }
+        }
+    }
+
+    /// Makes the cluster, if that is to be done here and yet.
+    async fn join(&self, env: &Env, served: &Served, host: usize) -> Result<(), String> {
+        if host > 0 || self.token.lock().is_some() {
+            return Ok(());
+        }
+        loop {
+            match served.service.init_cluster().await {
+                Ok(_) => break,
+                Err(error) if error.kind == Kind::Exists => break,
+                Err(error) if error.kind.is_retryable() => env.sleep(PAUSE).await,
+                Err(error) => return Err(format!("the cluster is not made: {}", error.message)),
+            }
+        }
+        let token = rekindle_node::token(env, &self.setups[host].folder).await;
+        let token = token.map_err(|error| error.to_string())?;
+        *self.token.lock() = Some(token.ok_or("there is no token")?);
+        for volume in &self.volumes {
+            if let Err(error) = served.create(&volume.name, &volume.setup).await {
+                return Err(format!("{}: {}", volume.name, error.message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches a volume, if this host serves it.
+    async fn attach(&self, served: &Served, volume: &Volume) -> Result<Option<Device>, String> {
+        let error = match served.attach(&volume.name).await {
+            Ok(device) => return Ok(Some(device)),
+            Err(error) => error,
+        };
+        if error.message.contains("lost machine") {
+            heard::note("cluster: a volume without copies is refused");
+            return if volume.is_alone() { Ok(None) } else { Err(error.message) };
+        }
+        match error.kind {
+            Kind::Io if self.disks_fail.load(Ordering::Relaxed) => Ok(None),
+            kind if kind.is_retryable() => Ok(None),
+            Kind::Fenced | Kind::NotFound | Kind::Conflict => Ok(None),
+            _ => Err(format!("{} cannot be attached: {}", volume.name, error.message)),
+        }
+    }
+
+    /// Reads and writes a volume wherever it is served on this host.
+    async fn client(
+        self: Arc<Self>,
+        (env, host, served): (Env, usize, Served),
+        at: usize,
+        mut dice: Dice,
+    ) -> Result<(), String> {
+        let volume = &self.volumes[at];
+        let by = format!("{}.{}", super::NAMES[host], served.incarnation);
+        let mut device: Option<Device> = None;
+        while !self.stage.is_ending() && served.ended().is_none() {
+            if device.is_none() {
+                device = self.attach(&served, volume).await?;
+            }
+            let Some(used) = &device else {
+                env.sleep(PAUSE * 2).await;
+                continue;
+            };
+            self.stage.begun.fetch_add(1, Ordering::Relaxed);
+            let is_fine = match dice.below(3) {
+                0 => self.write(volume, used, &by, &mut dice).await,
+                1 => self.read(volume, used, &by).await,
+                _ => self.read_now(volume, used, &by),
+            };
+            if !is_fine.map_err(|why| format!("{} by {by}: {why}", volume.name))? {
+                device = None;
+            }
+            let idle = if dice.below(40) == 0 { 2000 } else { 60 };
+            env.sleep(Duration::from_millis(dice.below(idle))).await;
+        }
+        Ok(())
+    }
+
+    /// Writes one block; `false` if the volume is to be attached anew.
+    async fn write(
+        &self,
+        volume: &Volume,
+        device: &Device,
+        by: &str,
+        dice: &mut Dice,
+    ) -> Result<bool, String> {
+        let block = dice.below(BLOCKS as u64) as usize;
+        let value = self.values.fetch_add(1, Ordering::Relaxed);
+        let bytes = value.to_le_bytes().repeat(BLOCK / 8);
+        let open = volume.blocks.lock()[block].begin(value, self.now(), by);
+        let written = device.write((block * BLOCK) as u64, &bytes, dice.below(4) == 0);
+        match acknowledged(device, written).await {
+            Ok(()) => {
+                volume.blocks.lock()[block].end(open, self.now());
+                Ok(true)
+            }
+            Err(error) => may_fail(&error, self.disks_fail.load(Ordering::Relaxed)),
+        }
+    }
+
+    async fn read(&self, volume: &Volume, device: &Device, by: &str) -> Result<bool, String> {
+        let from = self.now();
+        let mut found = vec![0xee; SIZE];
+        match device.read(0, &mut found).await {
+            Ok(()) => self.note(volume, from, &found, by).map(|()| true),
+            Err(error) => may_fail(&error, self.disks_fail.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn read_now(&self, volume: &Volume, device: &Device, by: &str) -> Result<bool, String> {
+        let from = self.now();
+        let mut found = vec![0xee; SIZE];
+        match device.read_now(0, &mut found) {
+            Ok(true) => self.note(volume, from, &found, by).map(|()| true),
+            Ok(false) => Ok(true),
+            Err(error) => may_fail(&error, self.disks_fail.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn note(&self, volume: &Volume, from: Duration, found: &[u8], by: &str) -> Result<(), String> {
+        for (block, bytes) in found.chunks(BLOCK).enumerate() {
+            let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
+            if bytes.chunks(8).any(|eight| eight != value.to_le_bytes()) {
+                return Err(format!("block {block} is a mix of writes"));
+            }
+            volume.blocks.lock()[block].read(value, (from, self.now()), by);
+        }
+        Ok(())
+    }
+
+    /// Waits until the cluster has settled: see [`super::Story::settle`].
+    pub(super) async fn settled(
+        self: Arc<Self>,
+        env: Env,
+        is_up: [bool; HOSTS],
+        hosts: usize,
+    ) -> Result<(), String> {
+        loop {
+            self.stage.check()?;
+            if self.is_settled(is_up, hosts).await {
+                return Ok(());
+            }
+            env.sleep(PAUSE * 2).await;
+        }
+    }
+
+    async fn is_settled(&self, is_up: [bool; HOSTS], hosts: usize) -> bool {
+        let serving = self.stage.serving.lock().clone();
+        let up: Vec<usize> = (0..hosts).filter(|host| is_up[*host]).collect();
+        if self.token.lock().is_none() || up.iter().any(|host| serving[*host].is_none()) {
+            return false;
+        }
+        let mut served_somewhere = vec![false; self.volumes.len()];
+        for served in up.iter().filter_map(|host| serving[*host].as_ref()) {
+            let Ok(cluster) = served.service.cluster().await else { return false };
+            let is_ready = |holders: &[rekindle_front::http::api::CopiesHolder]| {
+                up.len() < 2 || holders.iter().any(|holder| holder.ready)
+            };
+            let all_serve = cluster.guests.iter().all(|guest| guest.state != "starting");
+            let guests = cluster.guests.iter().filter(|guest| guest.state == "serving");
+            let mut ready = guests.map(|guest| is_ready(&guest.holders));
+            if !(cluster.member && is_ready(&cluster.holders) && all_serve && ready.all(|one| one))
+            {
+                return false;
+            }
+            for (at, volume) in self.volumes.iter().enumerate() {
+                served_somewhere[at] |= matches!(self.attach(served, volume).await, Ok(Some(_)));
+            }
+        }
+        let is_fine = |(volume, is_served): (&Volume, &bool)| volume.is_alone() || *is_served;
+        self.volumes.iter().zip(&served_somewhere).all(is_fine)
+    }
+
+    /// Reads every volume that a host serves, at the end.
+    pub(super) async fn read_all(self: Arc<Self>, env: &Env) -> Result<(), String> {
+        let serving = self.stage.serving.lock().clone();
+        for volume in &self.volumes {
+            let mut is_read = false;
+            for served in serving.iter().flatten() {
+                let Some(device) = self.attach(served, volume).await? else { continue };
+                while !self.read(volume, &device, "the end").await? {
+                    env.sleep(PAUSE).await;
+                }
+                is_read = true;
+            }
+            if !is_read && !volume.is_alone() {
+                return Err(format!("{} is not served in the end", volume.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a client may see an error, whose change may have happened or not; `false`: it connects
+/// anew.
+fn may_fail(error: &rekindle_volume::Error, disks_fail: bool) -> Result<bool, String> {
+    match error.kind() {
+        // A guest's log is on a disk with copies.
+        Kind::Io if disks_fail => Ok(false),
+        Kind::Fenced => {
+            heard::note("fenced: told");
+            Ok(false)
+        }
+        kind if kind.is_retryable() => Ok(false),
+        _ => Err(error.to_string()),
+    }
+}
+
+const _: () = assert!(FIRST == 0, "a block that was never written reads as zeros");
