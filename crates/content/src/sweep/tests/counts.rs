@@ -227,13 +227,56 @@ fn a_sweep_after_one_small_change_reads_what_has_changed_and_no_more() {
         bed.settle().await;
         recount(&bed.sweeper).await;
         // The next process finds the counts, and reads nothing either.
-        let vaults = &bed.vaults;
+        let vaults = &bed.vaults.clone();
         commit(&env, &bed.content, vaults, 8, &[(3, Some(1235))]).await.unwrap();
         let sweeper = sweeper(&env, &bed.content, vaults, true);
         let bed = Bed { sweeper, ..bed };
         let (reads, status) = bed.sweep().await;
         assert!(reads <= 4 && status.counted_anew.is_none(), "{reads}, {status:?}");
+        // Of a large tree, only the way to the change is read.
+        let many: Vec<_> = (0..3000).map(|key| (key, Some(key % 50))).collect();
+        commit(&env, &bed.content, vaults, 300, &many).await.unwrap();
+        bed.settle().await;
+        commit(&env, &bed.content, vaults, 300, &[(3, Some(1236))]).await.unwrap();
+        let (_, status) = bed.sweep().await;
+        assert!((1..=8).contains(&status.nodes_read), "{status:?}");
     });
+}
+
+#[test]
+fn a_sweep_that_dies_anywhere_leaves_counts_that_the_next_one_believes() {
+    let mut after = 0;
+    loop {
+        let world = World::new(1, Faults::none());
+        let host = world.host("node");
+        let (env, store, config) = (host.env(), Mem::store(), small());
+        let vaults = Arc::new(Vaults::default());
+        let Life { content, sweeper } = live(&env, (&store, &config), &vaults, 1);
+        world.block_on(async {
+            for seed in [0, 100] {
+                let changes: Vec<_> = (0..20).map(|key| (key, Some(key + seed))).collect();
+                commit(&env, &content, &vaults, 0, &changes).await.unwrap();
+                if seed == 0 {
+                    sweeper.run().await.unwrap();
+                }
+            }
+        });
+        let swept = world.block_on_until(Stop::Step(after), sweeper.run());
+        host.crash_process();
+        let env = host.env();
+        let life = live(&env, (&store, &config), &vaults, 2);
+        world.block_on(async {
+            let status = life.sweeper.run().await.unwrap();
+            assert_eq!(status.counted_anew, None, "after {after} steps: {status:?}");
+            recount(&life.sweeper).await;
+            check(&env, &store, &vaults).await;
+        });
+        if let Some(status) = swept {
+            assert!(status.unwrap().packs_deleted > 0, "there was something to delete");
+            return;
+        }
+        after += 3;
+    }
 }
 
 #[test]
@@ -296,18 +339,22 @@ fn wrong_counts_are_found_by_a_count_of_everything_and_said() {
         let status = sweeper.run().await.unwrap();
         assert_eq!(status.miscounted, None);
         assert!(status.nodes_read > 0, "it was counted: {status:?}");
-        // A root that was never counted, as by a fault of ours: its chunks would be deleted.
-        let mut books = sweeper.books.lock().await;
-        let tally = books.tally(&content).await.unwrap().unwrap();
+        // A root that was never counted, as by a fault of ours: its chunks would be deleted. And
+        // one chunk, among others of its pack that are counted.
         let root = vaults.volumes.lock()[&0].0.unwrap();
-        tally.miscount(&content, root).await;
-        drop(books);
-        env.sleep(Duration::from_secs(1001)).await;
-        let status = sweeper.run().await.unwrap();
-        assert!(status.miscounted.is_some(), "{status:?}");
-        check(&env, &content.inner.store, &vaults).await;
-        env.sleep(Duration::from_secs(1001)).await;
-        assert_eq!(sweeper.run().await.unwrap().miscounted, None);
+        let chunk = tree::get(&content, &Some(root), 3).await.unwrap().unwrap();
+        for pointer in [root, chunk] {
+            let mut books = sweeper.books.lock().await;
+            let tally = books.tally(&content).await.unwrap().unwrap();
+            tally.miscount(&content, pointer).await;
+            drop(books);
+            env.sleep(Duration::from_secs(1001)).await;
+            let status = sweeper.run().await.unwrap();
+            assert!(status.miscounted.is_some(), "{status:?}");
+            check(&env, &content.inner.store, &vaults).await;
+            env.sleep(Duration::from_secs(1001)).await;
+            assert_eq!(sweeper.run().await.unwrap().miscounted, None);
+        }
     });
 }
 
