@@ -4,7 +4,7 @@
 //! whose reply is lost.
 //!
 //! Checked in every state: what an earlier life has acknowledged or shown is at the life that the
-//! record names, and only that life shows anything.
+//! record names and at each holder that it names, and only that life shows anything.
 
 use rekindle_base::{Incarnation, NodeId};
 use rekindle_cluster::machine::Pace;
@@ -418,6 +418,13 @@ impl World {
         if let Some(guest) = self.guest() {
             let (has, promised) = (guest.copies, self.promised);
             assert!(has >= promised, "{has} of {promised} writes are there: {self:?}");
+        }
+        for holder in &self.record.holders {
+            let (has, promised) = (self.keepers[*holder].copies, self.promised);
+            assert!(
+                has >= promised,
+                "the record names {holder}, with {has} of {promised}: {self:?}"
+            );
         }
         let Some(process) = &self.process else { return };
         if self.guest().is_some() {

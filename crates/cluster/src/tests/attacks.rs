@@ -57,6 +57,16 @@ fn another_secret_another_store_and_the_node_itself_are_refused_at_both_ends() {
 }
 
 #[test]
+fn a_proof_is_good_for_the_two_ends_of_one_handshake() {
+    let hello = |nonce| Hello { store: STORE, life: life(OWNER, 1), nonce: [nonce; 32] };
+    let on = |binding| Identity { binding: [binding; 32], ..identity() };
+    // What an end between the two could repeat: the same role, the same hellos.
+    let proof = |binding| on(binding).proof(b"caller", &hello(1), &hello(2));
+    assert_eq!(proof(1), proof(1));
+    assert_ne!(proof(1), proof(2));
+}
+
+#[test]
 fn copies_do_not_go_to_the_host_at_which_their_holder_is_a_guest() {
     let pair = Pair::new(1);
     pair.world.block_on(async {
