@@ -33,11 +33,11 @@ pub async fn replaced(node: &Arc<Node>) -> String {
                 std::future::pending::<()>().await;
             }
         };
-        let is_met = tokio::select! {
+        let (is_met, source) = tokio::select! {
             biased;
-            () = news => true,
-            () = node.doubt.notified() => true,
-            () = node.env.sleep(limits::RECORD_LOOK_INTERVAL) => false,
+            () = news => (true, "vault"),
+            () = node.doubt.notified() => (true, "doubt"),
+            () = node.env.sleep(limits::RECORD_LOOK_INTERVAL) => (false, "look"),
         };
         let worked = worked(node);
         if !is_met && worked == looked && !may_be_replaced_elsewhere(node) {
@@ -50,6 +50,7 @@ pub async fn replaced(node: &Arc<Node>) -> String {
             node.env.sleep(limits::DOUBT_PAUSE).await;
         }
         if let Sight::Replaced(reason) = sight {
+            tracing::debug!("replaced, as a {source} says");
             if let Some(membership) = node.membership() {
                 membership.keeping.end();
             }
