@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_block::Device;
 use rekindle_front::http::api::{ApiError, StartAttach};
+use rekindle_staging::VaultState;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +26,8 @@ pub async fn attach(
     let infos = node.volumes.list().await?;
     // The reads below are those of an NBD session.
     let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_block::KIND);
+    // A removal to the trash that is half done has left its name.
+    let infos = infos.filter(|info| info.vault.state == VaultState::Live);
     let mut names: Vec<String> = infos.map(|info| info.vault.name).collect();
     names.sort_unstable();
     names.truncate(request.first.unwrap_or(usize::MAX));
@@ -50,7 +53,12 @@ pub async fn attach(
 }
 
 async fn is_there(node: &Node, name: &str) -> Result<bool, ApiError> {
-    Ok(node.volumes.list().await?.iter().any(|info| info.vault.name == name))
+    Ok(node
+        .volumes
+        .list()
+        .await?
+        .iter()
+        .any(|info| info.vault.state == VaultState::Live && info.vault.name == name))
 }
 
 /// Attaches and reads one volume. Returns the number of blocks read.
