@@ -156,7 +156,10 @@ async fn carry_out(attaching: Claim, wanted: Option<&'static str>) {
             let event = if error.is_lasting() { Event::AttachDamaged } else { Event::AttachFailed };
             let cause = error.to_string();
             match &error {
-                Error::NotFound(_) => tracing::debug!(volume = name, "{cause}"),
+                // A host first asks its own node for a guest's volume.
+                Error::NotFound(_) | Error::Elsewhere(..) => {
+                    tracing::debug!(volume = name, "{cause}");
+                }
                 _ => tracing::warn!(volume = name, "cannot be attached: {cause}"),
             }
             attaching.end(event, &cause, |inside| {
