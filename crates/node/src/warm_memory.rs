@@ -173,17 +173,6 @@ impl WarmFile<'_> {
             arena = self.map(slots, frames_bytes).await;
         }
         if let Err(error) = &arena
-            && self.is_chosen
-            && error.kind() == io::ErrorKind::InvalidInput
-            && crate::cluster::left::is_there(self.env, self.folder).await
-        {
-            // The file is that of a node that was taken over, which may have more there than in
-            // its log.
-            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
-            self.path = self.path.with_file_name(format!("{file}-{}", self.node));
-            arena = self.map(slots, frames_bytes).await;
-        }
-        if let Err(error) = &arena
             && frames_bytes > 0
             && !is_strange(error)
         {
