@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_block::Device;
 use rekindle_front::http::api::{ApiError, StartAttach};
-use rekindle_staging::VaultState;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +25,6 @@ pub async fn attach(
     let infos = node.volumes.list().await?;
     // The reads below are those of an NBD session.
     let infos = infos.into_iter().filter(|info| info.vault.kind == rekindle_block::KIND);
-    // A removal to the trash that is half done has left its name.
-    let infos = infos.filter(|info| info.vault.state == VaultState::Live);
     let mut names: Vec<String> = infos.map(|info| info.vault.name).collect();
     names.sort_unstable();
     names.truncate(request.first.unwrap_or(usize::MAX));
@@ -40,8 +37,7 @@ pub async fn attach(
         loop {
             let Some(name) = left.lock().next() else { return Ok::<u64, ApiError>(reads) };
             match one(&node, &name, request.reads).await {
-                // The volume was removed meanwhile. Or the list told a live vault under a name that
-                // leads to another one, which a change of names that broke off leaves behind.
+                // The volume was removed meanwhile, or its name leads to another one.
                 Err(error) if error.kind == Kind::NotFound => {}
                 read => reads += read?,
             }
