@@ -575,14 +575,5 @@ pub(crate) async fn replace(
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Failure> {
-    let (path, next) = (folder.join(name), folder.join(format!("{name}.new")));
-    let written = async {
-        let file = env.disk().open(&next, Open::Create).await?;
-        file.set_length(bytes.len() as u64).await?;
-        file.write_at(bytes, 0).await?;
-        file.sync_data().await?;
-        env.disk().rename(&next, &path).await?;
-        env.disk().sync_folder(folder).await
-    };
-    written.await.map_err(at(&path))
+    env.replace_file(folder, name, bytes).await.map_err(at(&folder.join(name)))
 }

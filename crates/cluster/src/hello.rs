@@ -51,7 +51,7 @@ impl Identity {
     }
 }
 
-/// Says hello, proves who this end is, and asks the same of the other one, which must be this node.
+/// The caller's half: says hello, proves its life, and asks the node `wanted` for the same.
 pub(crate) async fn ask(
     env: &Env,
     connection: &mut Connection,

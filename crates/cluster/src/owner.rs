@@ -113,13 +113,6 @@ enum Note {
     Met,
 }
 
-impl Parts {
-    /// The replica of a holder.
-    fn replica(&self, holder: NodeId) -> Arc<dyn Replica> {
-        Arc::new(Peer::new(&self.calls, self.life, holder, self.home_file.clone()))
-    }
-}
-
 /// The replicas of the holders that a record names: a log of a new life requires them from its
 /// first moment on.
 #[must_use]
@@ -129,10 +122,11 @@ pub fn replicas(
     home_file: &[u8],
     recorded: &[NodeId],
 ) -> Vec<Arc<dyn Replica>> {
-    let replica = |holder: &NodeId| {
-        Arc::new(Peer::new(calls, life, *holder, home_file.to_vec())) as Arc<dyn Replica>
-    };
-    recorded.iter().map(replica).collect()
+    recorded.iter().map(|holder| replica(calls, life, home_file, *holder)).collect()
+}
+
+fn replica(calls: &Arc<Calls>, life: Life, home_file: &[u8], holder: NodeId) -> Arc<dyn Replica> {
+    Arc::new(Peer::new(calls, life, holder, home_file.to_vec()))
 }
 
 impl Keeping {
@@ -194,13 +188,8 @@ impl Keeping {
 
     /// Tells the holders that this life stops in good order, and ends the beats.
     pub async fn rest(&self) {
-        self.shared.has_stopped.store(true, Ordering::Release);
-        self.task.abort();
-        let holders: Vec<NodeId> = {
-            let links = self.shared.links.lock();
-            links.values().for_each(|link| link.beats.abort());
-            links.keys().copied().collect()
-        };
+        self.end();
+        let holders: Vec<NodeId> = self.shared.links.lock().keys().copied().collect();
         let Parts { calls, life, .. } = &self.shared.parts;
         join_all(holders.into_iter().map(|holder| beats::rest(calls, *life, holder))).await;
     }
@@ -263,14 +252,14 @@ impl Shared {
     }
 
     fn carry_out(self: &Arc<Self>, command: Command) {
-        let Parts { log, home, .. } = &self.parts;
+        let Parts { calls, life, log, home, home_file, .. } = &self.parts;
         let follower =
             |holder: NodeId| self.links.lock().get(&holder).map(|link| link.follower.clone());
         match command {
             Command::Read(reads) => home.read(reads),
             Command::Follow(holder) => {
                 tracing::info!(%holder, "copies of the log go to another holder");
-                let follower = log.follow(self.parts.replica(holder));
+                let follower = log.follow(replica(calls, *life, home_file, holder));
                 self.link(holder, follower);
             }
             Command::Require(holder) => {
@@ -354,14 +343,8 @@ impl Shared {
             link.reached = (position, now);
         }
         let is_there = link.follower.is_following() && position >= link.goal.1;
-        let lacks = match stand {
-            Stand::Following => true,
-            Stand::Required { whole }
-            | Stand::Recorded { whole }
-            | Stand::Leaving { whole, .. } => !whole,
-        };
         let mut events = Vec::new();
-        if is_there && lacks {
+        if is_there && !stand.is_whole() {
             events.push(Event::CaughtUp(node));
         }
         let is_waited_for = matches!(stand, Stand::Required { .. } | Stand::Recorded { .. });
@@ -380,15 +363,13 @@ impl Shared {
     /// Lets a holder go that drains, once there are enough others.
     fn let_draining_go(self: &Arc<Self>) {
         let wanted = self.wanted();
-        let recorded = |holders: &BTreeMap<NodeId, crate::machine::owner::Holder>| {
-            let is_recorded = |stand| matches!(stand, Stand::Recorded { whole: true });
-            let recorded = holders.iter().filter(|(_, holder)| is_recorded(holder.stand));
-            recorded.map(|(node, _)| *node).collect::<Vec<_>>()
+        let mut ready: Vec<NodeId> = {
+            let machine = self.machine.lock();
+            let ready = machine.holders().iter().filter(|(_, holder)| holder.stand.is_ready());
+            ready.map(|(node, _)| *node).collect()
         };
-        let recorded = recorded(self.machine.lock().holders());
-        let (draining, others): (Vec<_>, Vec<_>) =
-            recorded.into_iter().partition(|node| self.is_draining(*node));
-        if others.len() >= wanted {
+        let draining: Vec<_> = ready.extract_if(.., |node| self.is_draining(*node)).collect();
+        if ready.len() >= wanted {
             draining.into_iter().for_each(|node| self.take(Event::Dismissed(node)));
         }
     }
@@ -401,10 +382,7 @@ impl Shared {
     fn choose(self: &Arc<Self>) {
         let (staying, room): (Vec<NodeId>, bool) = {
             let machine = self.machine.lock();
-            let is_leaving = |stand| matches!(stand, Stand::Leaving { stays: false, .. });
-            let holders = machine.holders();
-            let staying = holders.iter().filter(|(_, holder)| !is_leaving(holder.stand));
-            (staying.map(|(node, _)| *node).collect(), holders.len() < REPLICAS_MAX)
+            (machine.staying().collect(), machine.holders().len() < REPLICAS_MAX)
         };
         let staying = staying.into_iter().filter(|node| !self.is_draining(*node)).count();
         let now = self.parts.calls.env.now();

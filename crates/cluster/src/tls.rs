@@ -1,6 +1,6 @@
 //! TLS between peers. Each host has a key of its own; there are no certificates by others. The
 //! key's fingerprint, its *pin*, is in the host's record, and a peer that presents another key is
-//! refused ([`crate::dial`], [`crate::serve`]). The handshake proves only that the other end has
+//! refused ([`crate::calls`]). The handshake proves only that the other end has
 //! the key that it presents.
 //!
 //! Raw public keys (RFC 7250), TLS 1.3, both ends.

@@ -34,6 +34,8 @@ pub use way::{give_way, ways_given};
 
 use parking_lot::Mutex;
 use std::future::Future;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -184,6 +186,29 @@ impl Env {
         task: impl Future<Output = ()> + Send + 'static,
     ) -> TaskHandle {
         self.parts.tasks.spawn_session(name, Box::pin(task))
+    }
+
+    /// Reads a file as a whole. One of more than `most` bytes is refused as invalid.
+    pub async fn read_file(&self, path: &Path, most: u64) -> io::Result<Vec<u8>> {
+        let file = self.disk().open(path, Open::Read).await?;
+        let length = file.length().await?;
+        if length > most {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is far too long"));
+        }
+        let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
+        file.read_at(&mut bytes, 0).await?;
+        Ok(bytes)
+    }
+
+    /// Replaces a file in a folder as a whole, durably: after a crash it is the old or the new one.
+    pub async fn replace_file(&self, folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let next = folder.join(format!("{name}.new"));
+        let file = self.disk().open(&next, Open::Create).await?;
+        file.set_length(bytes.len() as u64).await?;
+        file.write_at(bytes, 0).await?;
+        file.sync_data().await?;
+        self.disk().rename(&next, &folder.join(name)).await?;
+        self.disk().sync_folder(folder).await
     }
 
     /// Runs `work`, which may block for long, away from the caller's thread, and gives its result.

@@ -5,7 +5,7 @@
 //! open the log. None of these steps grows with volumes, bytes or clients. Work that only makes the
 //! node faster ([`crate::work`]) follows the first reply.
 
-use crate::cluster::{Candidate, Joined, Member, Membership, keep};
+use crate::cluster::{Candidate, Member, Membership, keep};
 use crate::config::{Config, Sizes};
 use crate::core::{Core, Ground};
 use crate::incarnation::{self, Beginning, Place};
@@ -177,21 +177,16 @@ impl Node {
             Phases { env: env.clone(), last: env.now(), watch: env.watch(), taken: Vec::new() };
         let lock = FolderLock::take(env, &config.dir).await?;
         let home = NodeFile::read(env, &config.dir).await?;
-        let candidate = match &role {
-            Role::Home => {
-                adopt(env, &config, home.as_ref()).await?;
-                Some(Candidate::find(env, &config, &scale).await?)
-            }
-            Role::Guest { takes, .. } => {
-                if takes.is_none() {
-                    adopt(env, &config, home.as_ref()).await?;
-                }
-                None
-            }
-        };
         let takes = match &role {
             Role::Guest { takes, .. } => takes.clone(),
             Role::Home => None,
+        };
+        if takes.is_none() {
+            adopt(env, &config, home.as_ref()).await?;
+        }
+        let candidate = match &role {
+            Role::Home => Some(Candidate::find(env, &config, &scale).await?),
+            Role::Guest { .. } => None,
         };
         phases.done("folder");
         let id = home.as_ref().map_or_else(|| NodeId(env.random()), |home| home.node);
@@ -250,24 +245,17 @@ impl Node {
             Some(candidate) => candidate.join(&writer, &config, &identity, &scale).await?,
             None => None,
         };
-        let peer = match &role {
-            Role::Home => joined.as_ref().map(|joined: &Joined| joined.note(id)),
-            Role::Guest { member, .. } => {
-                let record = record.as_ref().map(|held| &held.value);
-                member.as_ref().map(|member| member.note_for(record))
+        let found = record.as_ref().map(|held| &held.value);
+        let (host, former, peer) = match (&role, &joined) {
+            (Role::Home, None) => (id, Vec::new(), None),
+            (Role::Home, Some(joined)) => (id, joined.former.clone(), Some(joined.note(id))),
+            (Role::Guest { member: None, host, .. }, _) => (*host, Vec::new(), None),
+            (Role::Guest { member: Some(member), host, .. }, _) => {
+                (*host, member.calls.former.clone(), Some(member.note_for(found)))
             }
-        };
-        let host = match &role {
-            Role::Home => id,
-            Role::Guest { host, .. } => *host,
-        };
-        let former = match &role {
-            Role::Guest { member: Some(member), .. } => member.calls.former.clone(),
-            _ => joined.as_ref().map(|joined| joined.former.clone()).unwrap_or_default(),
         };
         phases.done("store-and-warm");
         let memory_outlives_process = arena.outlives_process();
-        let found = record.as_ref().map(|held| &held.value);
         let mut copied_from = home.copied_from;
         let goes_on_with_older = config.older_copies
             && permission.is_some()
@@ -372,22 +360,7 @@ impl Node {
         crate::marks::begin(env, &core, &identity);
         open.faults.set(open.plan);
         phases.done("volumes");
-        let (doubt, membership) = (Arc::<Notify>::default(), OnceLock::new());
-        if let Some(member) = member {
-            let life = keep::Life {
-                life,
-                own: own.clone(),
-                log: core.log.clone(),
-                staging: core.staging.clone(),
-                lease: lease.clone(),
-                doubt: doubt.clone(),
-                home_file,
-                recorded,
-            };
-            let keeping = keep::begin(&member, life);
-            membership.get_or_init(|| Membership { member, keeping });
-        }
-        Ok(Self {
+        let node = Self {
             env: env.clone(),
             id,
             incarnation,
@@ -403,13 +376,47 @@ impl Node {
             started: env.wall_clock(),
             own,
             lease,
-            doubt,
-            membership,
+            doubt: Arc::default(),
+            membership: OnceLock::new(),
             warm,
             home: keeper,
             phases: phases.taken,
             _lock: lock,
-        })
+        };
+        if let Some(member) = member {
+            node.keep_copies(member, home_file, recorded);
+        }
+        Ok(node)
+    }
+}
+
+impl Node {
+    /// Begins this life's part in a cluster: copies of its log at others. `home_file`: `node.json`
+    /// for its copies. `recorded`: the holders whose replicas its log requires already.
+    pub(crate) fn keep_copies(
+        &self,
+        member: Arc<Member>,
+        home_file: Vec<u8>,
+        recorded: Vec<NodeId>,
+    ) {
+        let life = keep::Life {
+            life: Life { node: self.id, incarnation: self.incarnation },
+            own: self.own.clone(),
+            log: self.log.clone(),
+            staging: self.staging.clone(),
+            lease: self.lease.clone(),
+            doubt: self.doubt.clone(),
+            home_file,
+            recorded,
+        };
+        let keeping = keep::begin(&member, life);
+        self.membership.get_or_init(|| Membership { member, keeping });
+    }
+
+    /// The writer of another node's record.
+    pub(crate) fn writer_of(&self, node: NodeId) -> Writer {
+        let writer = Writer::new(self.env.clone(), self.store.clone(), node);
+        writer.with_secret(self.identity.secret)
     }
 }
 

@@ -170,7 +170,7 @@ impl NodeFile {
     /// Reads the file; `None` if the folder is new.
     pub async fn read(env: &Env, dir: &Path) -> Result<Option<Self>, Error> {
         let path = Self::path(dir);
-        let bytes = match contents(env, &path).await {
+        let bytes = match env.read_file(&path, BYTES_MAX).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             other => other.map_err(|error| folder(&path, &error))?,
         };
@@ -320,17 +320,6 @@ fn decode(bytes: &[u8]) -> Result<NodeFile, Reason> {
         return Err(Reason::Newer(any.format));
     }
     serde_json::from_slice(bytes).map_err(damaged)
-}
-
-async fn contents(env: &Env, path: &Path) -> io::Result<Vec<u8>> {
-    let file = env.disk().open(path, Open::Read).await?;
-    let length = file.length().await?;
-    if length > BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is far too long"));
-    }
-    let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-    file.read_at(&mut bytes, 0).await?;
-    Ok(bytes)
 }
 
 fn folder(path: &Path, error: &io::Error) -> Error {

@@ -112,24 +112,17 @@ fn is(landed: Option<Landed>, nonce: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::HoldersNote;
+    use crate::record::tests::sample_2;
 
     fn record(incarnation: u64, nonce: Option<u64>) -> NodeRecord {
         NodeRecord {
             incarnation: Incarnation(incarnation),
-            version: String::new(),
-            started: 0,
             nonce,
             arena: None,
             copies: None,
             copied_since: None,
             taken: Incarnation(0),
-            host: None,
-            peer: None,
-            holders: HoldersNote::default(),
-            resting: false,
-            draining: false,
-            removed: false,
+            ..sample_2()
         }
     }
 

@@ -21,7 +21,7 @@
 //! one by one, also older versions, and mapped memory is gone. It makes the store slow, lets it
 //! fail, lose answers to writes that landed, and report conflicts that were none.
 //!
-//! A run starts the node by `Node::assemble_over`, `in_background` and `until_end`, as the daemon
+//! A run starts the node by `Node::assemble_with`, `in_background` and `until_end`, as the daemon
 //! does. So the folder's lock, `node.json`, the record of the node, fencing, recovery, collector,
 //! salvage, scrub, the part in other nodes' sweeps, health and the orderly stop are the daemon's
 //! own. Clients attach by the exports of NBD, users call the HTTP API; both are called as

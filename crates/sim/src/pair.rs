@@ -128,8 +128,7 @@ fn options() -> Options {
 
 /// Runs one seed. `Err` says what promise was broken.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    let (outcome, counts) = heard::listen(|| lives(seed));
-    outcome.map(|outcome| Outcome { counts, ..outcome })
+    Outcome::with_counts(|| lives(seed))
 }
 
 fn lives(seed: u64) -> Result<Outcome, String> {

@@ -47,6 +47,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Does a run, and counts its events.
+    pub(crate) fn with_counts(run: impl FnOnce() -> Result<Self, String>) -> Result<Self, String> {
+        let (outcome, counts) = heard::listen(run);
+        outcome.map(|outcome| Self { counts, ..outcome })
+    }
+
     /// Adds another run.
     pub fn add(&mut self, other: &Self) {
         self.crashes += other.crashes;
@@ -145,8 +151,7 @@ fn setup(dice: &mut Dice, clients: u64) -> Setup {
 
 /// Runs one seed. `Err` says what promise was broken.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    let (outcome, counts) = heard::listen(|| lives(seed));
-    outcome.map(|outcome| Outcome { counts, ..outcome })
+    Outcome::with_counts(|| lives(seed))
 }
 
 fn lives(seed: u64) -> Result<Outcome, String> {

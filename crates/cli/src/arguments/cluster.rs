@@ -25,7 +25,7 @@ pub enum Cluster {
         after_help = "Example:\n  rekindle up --store URL --advertise HOST:PORT --join $(rekindle cluster token)"
     )]
     Token,
-    /// The nodes: where they are, whether they answer, who holds their copies
+    /// The nodes: their addresses, whether they answer, the holders of their copies
     #[command(after_help = "Example:\n  rekindle cluster ls")]
     Ls,
     /// One node, this one if none is named: its holders, and its copies here

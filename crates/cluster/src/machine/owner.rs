@@ -35,6 +35,25 @@ pub enum Stand {
     Leaving { whole: bool, stays: bool },
 }
 
+impl Stand {
+    /// Whether the holder has the log that its stand asks for.
+    #[must_use]
+    pub fn is_whole(self) -> bool {
+        match self {
+            Stand::Following => false,
+            Stand::Required { whole }
+            | Stand::Recorded { whole }
+            | Stand::Leaving { whole, .. } => whole,
+        }
+    }
+
+    /// Whether the holder could take the node over now.
+    #[must_use]
+    pub fn is_ready(self) -> bool {
+        matches!(self, Stand::Recorded { whole: true })
+    }
+}
+
 /// One holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Holder {
@@ -133,11 +152,10 @@ impl Owner {
         self.reads
     }
 
-    /// Count of the holders that stay.
-    #[must_use]
-    pub fn staying(&self) -> usize {
-        let stays = |holder: &&Holder| !matches!(holder.stand, Stand::Leaving { stays: false, .. });
-        self.holders.values().filter(stays).count()
+    /// The holders that stay.
+    pub fn staying(&self) -> impl Iterator<Item = NodeId> {
+        let stays = |holder: &Holder| !matches!(holder.stand, Stand::Leaving { stays: false, .. });
+        self.holders.iter().filter(move |(_, holder)| stays(holder)).map(|(node, _)| *node)
     }
 
     /// Whether a write of the record is under way.
@@ -317,13 +335,8 @@ impl Owner {
         };
         let mut reads = Reads::Free;
         for (_, holder) in self.holders.iter().filter(may_be_named) {
-            let is_whole = match holder.stand {
-                Stand::Following => false,
-                Stand::Required { whole }
-                | Stand::Recorded { whole }
-                | Stand::Leaving { whole, .. } => whole,
-            };
-            let Some(lease) = holder.lease.filter(|_| is_whole) else { return Reads::No };
+            let lease = holder.lease.filter(|_| holder.stand.is_whole());
+            let Some(lease) = lease else { return Reads::No };
             reads = match reads {
                 Reads::Until(end) => Reads::Until(end.min(lease)),
                 _ => Reads::Until(lease),

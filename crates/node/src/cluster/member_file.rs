@@ -7,7 +7,7 @@
 use crate::error::Error;
 use rekindle_base::StoreId;
 use rekindle_cluster::Secret;
-use rekindle_env::{Env, Open};
+use rekindle_env::Env;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,17 +63,7 @@ impl MemberFile {
     /// Reads the file; `None`: the node is in no cluster.
     pub(crate) async fn read(env: &Env, dir: &Path) -> Result<Option<Self>, Error> {
         let path = Self::path(dir);
-        let read = async {
-            let file = env.disk().open(&path, Open::Read).await?;
-            let length = file.length().await?;
-            if length > BYTES_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "it is far too long"));
-            }
-            let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
-            file.read_at(&mut bytes, 0).await?;
-            Ok(bytes)
-        };
-        let bytes = match read.await {
+        let bytes = match env.read_file(&path, BYTES_MAX).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read
                 .map_err(|error| Error::Folder { path: path.clone(), reason: error.to_string() })?,
@@ -99,17 +89,11 @@ impl MemberFile {
     /// Writes the file, atomically and durably.
     pub(crate) async fn write(&self, env: &Env, dir: &Path) -> Result<(), Error> {
         let (folder, path) = (dir.join(FOLDER), Self::path(dir));
-        let next = folder.join(format!("{NAME}.new"));
         let write = async {
             let mut text = serde_json::to_vec_pretty(self)?;
             text.push(b'\n');
             env.disk().create_folder(&folder).await?;
-            let file = env.disk().open(&next, Open::Create).await?;
-            file.set_length(text.len() as u64).await?;
-            file.write_at(&text, 0).await?;
-            file.sync_data().await?;
-            env.disk().rename(&next, &path).await?;
-            env.disk().sync_folder(&folder).await?;
+            env.replace_file(&folder, NAME, &text).await?;
             env.disk().sync_folder(dir).await
         };
         let write: io::Result<()> = write.await;

@@ -26,8 +26,7 @@ use parking_lot::Mutex;
 use rekindle_base::{Life, NodeId};
 use rekindle_cluster::machine::Pace;
 use rekindle_cluster::machine::choice::Spread;
-use rekindle_cluster::machine::owner::Stand;
-use rekindle_cluster::owner::{Keeping, View};
+use rekindle_cluster::owner::Keeping;
 use rekindle_cluster::roster::{Pin, Place};
 use rekindle_cluster::{Calls, Channel, Holder, Key, Secret, Tls};
 use rekindle_datastore::identity::Identity as StoreIdentity;
@@ -81,8 +80,7 @@ pub(crate) struct Membership {
 impl Membership {
     /// Count of the holders that could take the node over now.
     pub(crate) fn ready(&self) -> u64 {
-        let is_ready = |view: &View| matches!(view.stand, Stand::Recorded { whole: true });
-        self.keeping.view().iter().filter(|view| is_ready(view)).count() as u64
+        self.keeping.view().iter().filter(|view| view.stand.is_ready()).count() as u64
     }
 }
 

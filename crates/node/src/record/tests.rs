@@ -32,7 +32,7 @@ pub(crate) fn sample() -> NodeRecord {
 }
 
 /// A record with only the fields of format 2.
-fn sample_2() -> NodeRecord {
+pub(crate) fn sample_2() -> NodeRecord {
     NodeRecord {
         host: None,
         peer: None,

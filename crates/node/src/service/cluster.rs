@@ -3,7 +3,7 @@
 use super::guests::{self, Heir};
 use crate::assemble::Node;
 use crate::cluster::member_file::MemberFile;
-use crate::cluster::{Joined, Member, Membership, keep, open_holder, record};
+use crate::cluster::{Joined, Member, Membership, open_holder, record};
 use crate::guests::Guest as State;
 use crate::health;
 use crate::record::NodeRecord;
@@ -173,8 +173,6 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
     };
     // First: a cluster without a known secret would be in the way for ever.
     file.write(&node.env, &config.dir).await.map_err(guests::words)?;
-    let failed =
-        |source: rekindle_datastore::Error| ApiError::new(source.kind(), source.to_string());
     if !record::create(&node.writer, &secret).await.map_err(failed)?
         && record::is_secret(&node.writer, &secret).await.map_err(failed)? != Some(true)
     {
@@ -193,20 +191,13 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
     let member = joined.member(&node.writer, config, (&node.identity, node.scale()), home);
     let member = member.map_err(guests::words)?;
     let home_file = node.home.of_copies(node.incarnation).await.map_err(guests::words)?;
-    let life = keep::Life {
-        life: home,
-        own: node.own.clone(),
-        log: node.log.clone(),
-        staging: node.staging.clone(),
-        lease: node.lease.clone(),
-        doubt: node.doubt.clone(),
-        home_file,
-        recorded: Vec::new(),
-    };
-    let keeping = keep::begin(&member, life);
-    node.membership.get_or_init(|| Membership { member, keeping });
+    node.keep_copies(member, home_file, Vec::new());
     take_part(service, node).await.map_err(guests::words)?;
     Ok(show(service, node).await)
+}
+
+fn failed(error: rekindle_datastore::Error) -> ApiError {
+    ApiError::new(error.kind(), error.to_string())
 }
 
 fn conflict(why: String) -> ApiError {
@@ -276,9 +267,7 @@ pub(crate) async fn take_over(
     let member = member_of(node)?.member.clone();
     let wanted = meant(&member, word).await?.node;
     watch(service, node, &member).take_over(wanted).await.map_err(conflict)?;
-    let guest = service.guests().all().remove(&wanted);
-    let guest = guest.ok_or_else(|| conflict(format!("node {wanted} is no guest any more")))?;
-    Ok(describe(node, wanted, &guest))
+    guest_of(service, node, wanted, "is no guest any more")
 }
 
 /// Goes on with the node of a folder that a user has found.
@@ -288,9 +277,15 @@ pub(crate) async fn adopt(
     folder: PathBuf,
 ) -> Result<Guest, ApiError> {
     let id = guests::adopt(service, node, folder).await?;
-    let guest = service.guests().all().remove(&id);
-    let guest = guest.ok_or_else(|| conflict(format!("node {id} is this node itself")))?;
-    Ok(describe(node, id, &guest))
+    guest_of(service, node, id, "is this node itself")
+}
+
+/// A guest as a user sees it. `else_it`: what a node is that is no guest.
+fn guest_of(service: &Service, host: &Node, id: NodeId, else_it: &str) -> Result<Guest, ApiError> {
+    match service.guests().all().get(&id) {
+        Some(guest) => Ok(describe(host, id, guest)),
+        None => Err(conflict(format!("node {id} {else_it}"))),
+    }
 }
 
 /// Removes a node for ever that is gone for good: it is not started any more, and no sweep waits
@@ -323,10 +318,7 @@ pub(crate) async fn remove(
             first.vault.name
         )));
     }
-    let writer = rekindle_datastore::record::Writer::new(node.env.clone(), node.store.clone(), id);
-    let writer = writer.with_secret(node.identity.secret);
-    let failed =
-        |source: rekindle_datastore::Error| ApiError::new(source.kind(), source.to_string());
+    let writer = node.writer_of(id);
     let held = crate::record::read(&writer).await.map_err(failed)?;
     let held = held.ok_or_else(|| conflict(format!("node {id} has no record any more")))?;
     let mut removed = held.value.clone();
@@ -414,7 +406,7 @@ fn holder_words(view: &View) -> CopiesHolder {
         node: view.node.to_string(),
         name: view.name.clone(),
         state: state.to_owned(),
-        ready: matches!(view.stand, Stand::Recorded { whole: true }),
+        ready: view.stand.is_ready(),
         lacks_bytes: view.lacks,
         problem: view.problem.clone(),
         since_ms: u64::try_from(view.since.as_millis()).unwrap_or(u64::MAX),

@@ -81,13 +81,14 @@ async fn begin(
 /// Starts the guests that this host had before, in the background: those that `node.json` names,
 /// and those whose records name this host. A client of one that has begun here waits for it.
 pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
-    for note in host.home.guests().await {
+    let notes = host.home.guests().await;
+    let noted: Vec<NodeId> = notes.iter().map(|note| note.node).collect();
+    for note in notes {
         service.guests().set(note.node, Guest::Starting(None));
         let keep = keep_adopted(service.clone(), Arc::downgrade(host), note);
         host.env.spawn("guest", keep);
     }
     let Some(membership) = host.membership() else { return };
-    let noted: Vec<NodeId> = host.home.guests().await.iter().map(|note| note.node).collect();
     for held in membership.member.holder.list().await {
         if !noted.contains(&held.node) {
             if landed(&host.env, &copies_folder(&host.config, held.node), held.node).await.is_some()
@@ -160,9 +161,7 @@ async fn go_on(service: Service, host: Weak<Node>, member: Arc<Member>, node: No
 /// of a holder was granted since.
 async fn has_begun_here(host: &Node, folder: &Path, node: NodeId) -> bool {
     let Some(landed) = landed(&host.env, folder, node).await else { return false };
-    let writer =
-        rekindle_datastore::record::Writer::new(host.env.clone(), host.store.clone(), node);
-    let found = record::read(&writer.with_secret(host.identity.secret)).await;
+    let found = record::read(&host.writer_of(node)).await;
     found.is_ok_and(|found| found.is_some_and(|held| held.value.nonce == Some(landed.nonce)))
 }
 

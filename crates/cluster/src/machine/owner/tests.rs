@@ -150,7 +150,7 @@ fn one_write_of_the_record_is_under_way_at_a_time() {
     assert!(first.contains(&Command::Record(set(&[A]))));
     assert!(owner.step(at(3), Event::CaughtUp(B)).is_empty());
     assert!(owner.step(at(4), Event::Written).contains(&Command::Record(set(&[A, B]))));
-    assert_eq!(owner.staying(), 2);
+    assert_eq!(owner.staying().count(), 2);
 }
 
 #[test]
