@@ -83,41 +83,44 @@ fn a_stream_does_not_overtake_those_that_queue_and_a_small_write_does() {
 
 #[test]
 fn small_writes_do_not_keep_a_stream_outside() {
-    let world = world(1);
-    let env = world.env();
-    world.block_on(async {
-        let log = open(&env).await;
-        let is_in = Arc::new(AtomicBool::new(false));
-        // Enough of them that flash is always far behind.
-        let writers = (1..=12u8).map(|number| {
-            let (log, is_in) = (log.clone(), Arc::clone(&is_in));
-            env.run("writer", async move {
-                for serial in 1..=100 {
-                    let length = UNDER_WAY_BYTES_FREE as usize;
-                    let (end, _) = append(&log, volume(number), serial, length).await.unwrap();
-                    log.commit(end).await.unwrap();
-                    log.release(volume(number), Serial(serial));
-                    if is_in.load(Ordering::Relaxed) {
-                        return true;
+    // In some worlds the small writes go to sleep together, and leave a moment for the stream.
+    for seed in 1..=30 {
+        let world = world(seed);
+        let env = world.env();
+        world.block_on(async {
+            let log = open(&env).await;
+            let is_in = Arc::new(AtomicBool::new(false));
+            // Enough of them that flash is always far behind.
+            let writers = (1..=12u8).map(|number| {
+                let (log, is_in) = (log.clone(), Arc::clone(&is_in));
+                env.run("writer", async move {
+                    for serial in 1..=100 {
+                        let length = UNDER_WAY_BYTES_FREE as usize;
+                        let (end, _) = append(&log, volume(number), serial, length).await.unwrap();
+                        log.commit(end).await.unwrap();
+                        log.release(volume(number), Serial(serial));
+                        if is_in.load(Ordering::Relaxed) {
+                            return true;
+                        }
                     }
+                    false
+                })
+            });
+            let writers: Vec<_> = writers.collect();
+            let waits = async {
+                while uncommitted(&log) <= AHEAD_BYTES_MAX {
+                    env.sleep(std::time::Duration::from_micros(10)).await;
                 }
-                false
-            })
+                let before = log.progress().appended;
+                drop(log.quantum().await);
+                is_in.store(true, Ordering::Relaxed);
+                let Position(appended) = log.progress().appended;
+                appended - before.0
+            };
+            let (overtaken, were_busy) =
+                futures_util::future::join(waits, futures_util::future::join_all(writers)).await;
+            assert!(were_busy.iter().all(|&is_busy| is_busy), "the small writes came to their end");
+            assert!(overtaken <= MIB, "seed {seed}: {overtaken}");
         });
-        let writers: Vec<_> = writers.collect();
-        let waits = async {
-            while uncommitted(&log) <= AHEAD_BYTES_MAX {
-                env.sleep(std::time::Duration::from_micros(10)).await;
-            }
-            let before = log.progress().appended;
-            drop(log.quantum().await);
-            is_in.store(true, Ordering::Relaxed);
-            let Position(appended) = log.progress().appended;
-            appended - before.0
-        };
-        let (overtaken, were_busy) =
-            futures_util::future::join(waits, futures_util::future::join_all(writers)).await;
-        assert!(were_busy.iter().all(|&is_busy| is_busy), "the small writes came to their end");
-        assert!(overtaken <= 4 * MIB, "{overtaken}");
-    });
+    }
 }
