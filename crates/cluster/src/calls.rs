@@ -4,7 +4,7 @@ use crate::connection::Connection;
 use crate::hello::{self, Identity};
 use crate::limits::{CONNECT_TIME_MAX, ROSTER_TIME_MAX};
 use crate::machine::choice::Offer;
-use crate::roster::{Entry, Place, Roster};
+use crate::roster::{Contact, Entry, Roster};
 use crate::secret::Secret;
 use crate::tls::{Channel, Secured};
 use crate::wire::Message;
@@ -44,7 +44,7 @@ impl Calls {
             Err(why) => {
                 // Its address or its key may be another one since.
                 let afresh = self.read(to).await.map_err(|_| why.clone())?;
-                if afresh.place == known.place {
+                if afresh.contact == known.contact {
                     return Err(why);
                 }
                 self.connect_to(life, &afresh).await
@@ -53,18 +53,18 @@ impl Calls {
     }
 
     async fn connect_to(&self, life: Life, entry: &Entry) -> Result<Connection, String> {
-        let place = at_home(entry)?;
+        let contact = at_home(entry)?;
         let work = async {
-            let stream = self.env.net().connect(&place.address).await;
+            let stream = self.env.net().connect(&contact.address).await;
             let stream = stream.map_err(|error| error.to_string())?;
             let secured = self.channel.connect(stream).await;
-            secured.map_err(|error| format!("no TLS with {}: {error}", place.address))
+            secured.map_err(|error| format!("no TLS with {}: {error}", contact.address))
         };
         let (stream, secured) = match self.env.timeout(CONNECT_TIME_MAX, work).await {
             Ok(connected) => connected?,
-            Err(_) => return Err(format!("{} does not answer", place.address)),
+            Err(_) => return Err(format!("{} does not answer", contact.address)),
         };
-        self.is_pinned(entry.node, place, secured)?;
+        self.is_pinned(entry.node, contact, secured)?;
         let mut connection = Connection::new(&self.env, stream);
         let identity = self.identity(life, secured);
         hello::ask(&self.env, &mut connection, &identity, entry.host).await?;
@@ -76,9 +76,9 @@ impl Calls {
         Identity { secret: self.secret, store: self.store, life, binding }
     }
 
-    fn is_pinned(&self, node: NodeId, place: &Place, secured: Secured) -> Result<(), String> {
+    fn is_pinned(&self, node: NodeId, contact: &Contact, secured: Secured) -> Result<(), String> {
         let Some(key) = secured.key else { return Ok(()) };
-        let Some(pin) = place.pins.iter().find(|pin| pin.key == key) else {
+        let Some(pin) = contact.pins.iter().find(|pin| pin.key == key) else {
             return Err(format!(
                 "the other end has another key than the record of node {node} names"
             ));
@@ -105,7 +105,7 @@ impl Calls {
     }
 
     fn is_caller(&self, life: Life, entry: &Entry, secured: Secured) -> Result<(), String> {
-        let place = member(entry)?;
+        let contact = member(entry)?;
         if life.incarnation < entry.incarnation {
             return Err(format!(
                 "node {} has begun anew since, as its start {}",
@@ -118,7 +118,7 @@ impl Calls {
                 life.node, entry.incarnation, life.incarnation
             ));
         }
-        self.is_pinned(life.node, place, secured)
+        self.is_pinned(life.node, contact, secured)
     }
 
     /// Reads a node's record.
@@ -180,10 +180,10 @@ fn done(reply: Message<'_>) -> Option<u32> {
 
 /// The way to the host whose home node this is. Copies lie at a host, and do not go with its node:
 /// a node that goes on as another one's guest keeps none.
-fn at_home(entry: &Entry) -> Result<&Place, String> {
-    let place = member(entry)?;
+fn at_home(entry: &Entry) -> Result<&Contact, String> {
+    let contact = member(entry)?;
     match entry.host == entry.node {
-        true => Ok(place),
+        true => Ok(contact),
         false => {
             Err(format!("node {} goes on at node {}, without its host", entry.node, entry.host))
         }
@@ -191,10 +191,10 @@ fn at_home(entry: &Entry) -> Result<&Place, String> {
 }
 
 /// The way to a node's host, if it is in the cluster.
-fn member(entry: &Entry) -> Result<&Place, String> {
-    match &entry.place {
+fn member(entry: &Entry) -> Result<&Contact, String> {
+    match &entry.contact {
         _ if entry.is_removed => Err(format!("node {} was removed from the cluster", entry.node)),
-        Some(place) => Ok(place),
+        Some(contact) => Ok(contact),
         None => Err(format!("node {} is in no cluster", entry.node)),
     }
 }

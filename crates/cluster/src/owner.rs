@@ -46,7 +46,7 @@ pub struct Parts {
     pub log: Log,
     pub life: Life,
     /// The life's `node.json`, so that the copies can be started from.
-    pub home_file: Vec<u8>,
+    pub file_of_copies: Vec<u8>,
     /// The holders that the record names, whose replicas the log requires already, in this order.
     pub recorded: Vec<NodeId>,
     /// The fault domain of this host.
@@ -119,14 +119,19 @@ enum Note {
 pub fn replicas(
     calls: &Arc<Calls>,
     life: Life,
-    home_file: &[u8],
+    file_of_copies: &[u8],
     recorded: &[NodeId],
 ) -> Vec<Arc<dyn Replica>> {
-    recorded.iter().map(|holder| replica(calls, life, home_file, *holder)).collect()
+    recorded.iter().map(|holder| replica(calls, life, file_of_copies, *holder)).collect()
 }
 
-fn replica(calls: &Arc<Calls>, life: Life, home_file: &[u8], holder: NodeId) -> Arc<dyn Replica> {
-    Arc::new(Peer::new(calls, life, holder, home_file.to_vec()))
+fn replica(
+    calls: &Arc<Calls>,
+    life: Life,
+    file_of_copies: &[u8],
+    holder: NodeId,
+) -> Arc<dyn Replica> {
+    Arc::new(Peer::new(calls, life, holder, file_of_copies.to_vec()))
 }
 
 impl Keeping {
@@ -252,14 +257,14 @@ impl Shared {
     }
 
     fn carry_out(self: &Arc<Self>, command: Command) {
-        let Parts { calls, life, log, home, home_file, .. } = &self.parts;
+        let Parts { calls, life, log, home, file_of_copies, .. } = &self.parts;
         let follower =
             |holder: NodeId| self.links.lock().get(&holder).map(|link| link.follower.clone());
         match command {
             Command::Read(reads) => home.read(reads),
             Command::Follow(holder) => {
                 tracing::info!(%holder, "copies of the log go to another holder");
-                let follower = log.follow(replica(calls, *life, home_file, holder));
+                let follower = log.follow(replica(calls, *life, file_of_copies, holder));
                 self.link(holder, follower);
             }
             Command::Require(holder) => {
@@ -426,7 +431,7 @@ impl Shared {
             let machine = self.machine.lock();
             let domain_of = |node: &NodeId| {
                 let entry = known.iter().find(|entry| entry.node == *node)?;
-                Some(entry.place.as_ref()?.domain.clone())
+                Some(entry.contact.as_ref()?.domain.clone())
             };
             machine.holders().keys().filter_map(domain_of).collect()
         };
@@ -463,7 +468,7 @@ impl Shared {
                 && !(entry.is_resting || entry.is_draining || entry.is_removed)
         };
         let candidate = |entry: &Arc<Entry>| {
-            let domain = entry.place.as_ref()?.domain.clone();
+            let domain = entry.contact.as_ref()?.domain.clone();
             Some(Candidate { node: entry.node, domain })
         };
         let all = known.iter().filter(may_hold);

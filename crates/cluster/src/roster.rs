@@ -16,7 +16,7 @@ pub struct Entry {
     /// The home node of the process that runs it: itself, when it is at home.
     pub host: NodeId,
     /// The way to its host; `None`: it is in no cluster.
-    pub place: Option<Place>,
+    pub contact: Option<Contact>,
     pub holders: HolderSet,
     /// Whether it has stopped in good order.
     pub is_resting: bool,
@@ -28,7 +28,7 @@ pub struct Entry {
 
 /// The way to the host of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Contact {
     pub address: Address,
     /// The fault domain; empty: none is named.
     pub domain: String,
@@ -70,7 +70,7 @@ impl HolderSet {
     }
 }
 
-impl Place {
+impl Contact {
     /// The proof that a node of the cluster has written this way to its host.
     #[must_use]
     pub fn proof(&self, secret: &Secret, host: NodeId) -> String {

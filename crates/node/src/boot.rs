@@ -4,7 +4,7 @@
 use crate::assemble::Node;
 use crate::warm_status;
 use rekindle_env::Moment;
-use rekindle_env::boot::Boot;
+use rekindle_env::boot::{Boot, Fetch, Phase};
 use rekindle_front::http::api::{BootFetch, BootFetched, BootPhase, BootReport};
 use std::time::Duration;
 
@@ -26,59 +26,16 @@ pub(crate) async fn report(node: &Node) -> BootReport {
 
 /// Puts the recorded phases into the words of the API.
 fn told(boot: Boot) -> BootReport {
-    let before = boot.before.map_or(Duration::ZERO, |(before, _)| before);
-    let at = |moment: Moment| microseconds(before + (moment - Moment(Duration::ZERO)));
-    let phase = |name: &str, part_of: Option<String>, began: u64, ended: u64| BootPhase {
-        name: name.to_owned(),
-        part_of,
-        began_us: began,
-        took_us: ended.saturating_sub(began),
+    let clock = Clock::of(&boot);
+    let listening_us = clock.end_of(&boot, "listening");
+    let fetched = |fetch: &Fetch| BootFetch {
+        what: fetch.what.to_owned(),
+        name: fetch.name.clone(),
+        source: fetch.source.as_str().to_owned(),
+        began_us: clock.at(fetch.began),
+        took_us: fetch.took.as_nanos() as f64 / 1000.0,
     };
-    let noted = |phase: &rekindle_env::boot::Phase| (at(phase.began), at(phase.ended));
-    let mut phases = Vec::new();
-    let end_of = |name: &str| {
-        let found = boot.phases.iter().find(|phase| phase.name == name && phase.part_of.is_none());
-        found.map(|phase| noted(phase).1)
-    };
-    // The time before this process could record anything.
-    if boot.before.is_some() {
-        phases.push(phase("exec", None, 0, microseconds(before)));
-    }
-    if let Some(first) = boot.phases.iter().map(|phase| noted(phase).0).min() {
-        phases.push(phase("settings", None, microseconds(before), first));
-    }
-    // The connection itself is only a moment: users want to see the wait for it.
-    let listening_us = end_of("listening");
-    let mut tops: Vec<_> = boot.phases.iter().filter(|phase| phase.part_of.is_none()).collect();
-    tops.sort_by_key(|phase| phase.began);
-    for top in tops {
-        let (mut began, ended) = noted(top);
-        if top.name == "first-connection" {
-            began = listening_us.unwrap_or(began).min(began);
-        }
-        phases.push(phase(&top.name, None, began, ended));
-        let mut parts: Vec<_> = boot
-            .phases
-            .iter()
-            .filter(|part| part.part_of.as_deref() == Some(top.name.as_str()))
-            .collect();
-        parts.sort_by_key(|part| part.began);
-        for part in parts {
-            let (began, ended) = noted(part);
-            phases.push(phase(&part.name, part.part_of.clone(), began, ended));
-        }
-    }
-    let mut fetches: Vec<BootFetch> = boot
-        .fetches
-        .iter()
-        .map(|fetch| BootFetch {
-            what: fetch.what.to_owned(),
-            name: fetch.name.clone(),
-            source: fetch.source.as_str().to_owned(),
-            began_us: at(fetch.began),
-            took_us: fetch.took.as_nanos() as f64 / 1000.0,
-        })
-        .collect();
+    let mut fetches: Vec<BootFetch> = boot.fetches.iter().map(fetched).collect();
     fetches.sort_by_key(|fetch| fetch.began_us);
     let [ram, warm, store] = boot.fetched;
     let missed = |cause: rekindle_warm::Miss| {
@@ -88,14 +45,74 @@ fn told(boot: Boot) -> BootReport {
     BootReport {
         born_by: boot.before.map(|(_, by)| by.to_owned()),
         listening_us,
-        first_reply_us: end_of("first-reply"),
-        phases,
+        first_reply_us: clock.end_of(&boot, "first-reply"),
+        phases: phases(&boot, &clock, listening_us),
         phases_left_out: boot.phases_left_out,
         fetches,
         fetched: BootFetched { ram, warm, store },
         misses: warm_status::misses(missed),
         ..BootReport::default()
     }
+}
+
+/// The clock of the report, which begins when the process was started: before it could record
+/// anything.
+struct Clock {
+    before: Duration,
+}
+
+impl Clock {
+    fn of(boot: &Boot) -> Self {
+        Self { before: boot.before.map_or(Duration::ZERO, |(before, _)| before) }
+    }
+
+    fn at(&self, moment: Moment) -> u64 {
+        microseconds(self.before + (moment - Moment(Duration::ZERO)))
+    }
+
+    fn end_of(&self, boot: &Boot, name: &str) -> Option<u64> {
+        let found = boot.phases.iter().find(|phase| phase.name == name && phase.part_of.is_none());
+        found.map(|phase| self.at(phase.ended))
+    }
+
+    fn phase(&self, phase: &Phase) -> BootPhase {
+        let (began, ended) = (self.at(phase.began), self.at(phase.ended));
+        took(&phase.name, phase.part_of.clone(), began, ended)
+    }
+}
+
+fn took(name: &str, part_of: Option<String>, began: u64, ended: u64) -> BootPhase {
+    let took_us = ended.saturating_sub(began);
+    BootPhase { name: name.to_owned(), part_of, began_us: began, took_us }
+}
+
+/// Puts the phases into order, each before its parts.
+fn phases(boot: &Boot, clock: &Clock, listening_us: Option<u64>) -> Vec<BootPhase> {
+    let mut phases = Vec::new();
+    let before = microseconds(clock.before);
+    if boot.before.is_some() {
+        phases.push(took("exec", None, 0, before));
+    }
+    if let Some(first) = boot.phases.iter().map(|phase| clock.at(phase.began)).min() {
+        phases.push(took("settings", None, before, first));
+    }
+    let parts_of = |whole: Option<&str>| {
+        let parts = boot.phases.iter().filter(move |phase| phase.part_of.as_deref() == whole);
+        let mut parts: Vec<&Phase> = parts.collect();
+        parts.sort_by_key(|phase| phase.began);
+        parts
+    };
+    for top in parts_of(None) {
+        let mut told = clock.phase(top);
+        if top.name == "first-connection" {
+            // The connection itself is only a moment: users want to see the wait for it.
+            let began = listening_us.unwrap_or(told.began_us).min(told.began_us);
+            told = took(&top.name, None, began, told.began_us + told.took_us);
+        }
+        phases.push(told);
+        phases.extend(parts_of(Some(&top.name)).into_iter().map(|part| clock.phase(part)));
+    }
+    phases
 }
 
 fn microseconds(time: Duration) -> u64 {
@@ -105,7 +122,6 @@ fn microseconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_env::boot::Phase;
 
     fn phase(name: &str, part_of: Option<&str>, began: u64, ended: u64) -> Phase {
         let at = |milliseconds| Moment(Duration::from_millis(milliseconds));

@@ -75,20 +75,59 @@ pub(crate) struct Facts {
 
 /// Puts the facts into words; troubles that stop clients come first.
 pub(crate) fn judge(facts: &Facts) -> Health {
-    let mut troubles = Vec::new();
-    let mut say = |what: &str, clients_wait: bool, since: Option<Duration>, message: String| {
-        let since_ms = since.map(milliseconds);
-        troubles.push(Trouble { what: what.to_owned(), clients_wait, since_ms, message });
-    };
-    if let Some(error) = &facts.log_failed {
-        let message = format!(
-            "the log has failed, no write is taken until the daemon is started again: {error}"
-        );
-        say("log-failed", true, None, message);
+    let mut troubles = Troubles(Vec::new());
+    troubles.of_log_and_store(facts);
+    troubles.of_copies(facts);
+    for volume in &facts.volumes {
+        troubles.of_volume(volume);
     }
-    let (used, most) = facts.flash;
-    let room = format_size(most.saturating_sub(used));
-    if let Some((since, error)) = &facts.store_away {
+    troubles.of_states(facts);
+    troubles.of_sweep_and_start(facts);
+    let Troubles(mut troubles) = troubles;
+    troubles.sort_by_key(|trouble| !trouble.clients_wait);
+    let notes = facts.warm_removed.iter().map(|path| removed(path)).collect();
+    Health { notes, ..health(troubles) }
+}
+
+/// The troubles that were found so far.
+struct Troubles(Vec<Trouble>);
+
+impl Troubles {
+    fn say(&mut self, what: &str, clients_wait: bool, since: Option<Duration>, message: String) {
+        let since_ms = since.map(milliseconds);
+        self.0.push(Trouble { what: what.to_owned(), clients_wait, since_ms, message });
+    }
+
+    fn of_log_and_store(&mut self, facts: &Facts) {
+        if let Some(error) = &facts.log_failed {
+            let message = format!(
+                "the log has failed, no write is taken until the daemon is started again: {error}"
+            );
+            self.say("log-failed", true, None, message);
+        }
+        let (used, most) = facts.flash;
+        if let Some((since, error)) = &facts.store_away {
+            self.of_store_away(facts, *since, error);
+        }
+        if most > 0 && used >= most {
+            let message = format!(
+                "the log is full ({}): writes wait until changes are in the store",
+                format_size(used)
+            );
+            self.say("log-full", facts.backlog > 0, None, message);
+        }
+        if let Some(free) = facts.disk_free {
+            let message = format!(
+                "the disk of the daemon's folder has only {} left: the log cannot grow, writes may have to wait",
+                format_size(free)
+            );
+            self.say("disk-full", false, None, message);
+        }
+    }
+
+    fn of_store_away(&mut self, facts: &Facts, since: Duration, error: &str) {
+        let (used, most) = facts.flash;
+        let room = format_size(most.saturating_sub(used));
         let waits = facts.volumes.iter().any(|volume| volume.clients_wait.is_some());
         let safe = match (facts.backlog, waits) {
             (0, true) => "clients wait for it".to_owned(),
@@ -101,98 +140,98 @@ pub(crate) fn judge(facts: &Facts) -> Health {
             "the store has not answered for {} s ({error}): {safe}, {whose} go on while there is room for {room} more",
             since.as_secs()
         );
-        say("store-away", false, Some(*since), message);
+        self.say("store-away", false, Some(since), message);
     }
-    if most > 0 && used >= most {
-        let message = format!(
-            "the log is full ({}): writes wait until changes are in the store",
-            format_size(used)
-        );
-        say("log-full", facts.backlog > 0, None, message);
+
+    fn of_copies(&mut self, facts: &Facts) {
+        if let Some((volumes, required)) = facts.copies_missing {
+            let message = format!(
+                "{volumes} volume(s) ask for more copies on other nodes than the {required} that there are: their writes wait for the \
+                 store, or for copies; see `rekindle cluster ls`"
+            );
+            self.say("copy-missing", false, None, message);
+        }
+        for holder in &facts.copies_behind {
+            self.say("copy-behind", false, None, format!("the copies of the log at {holder}"));
+        }
     }
-    if let Some(free) = facts.disk_free {
-        let message = format!(
-            "the disk of the daemon's folder has only {} left: the log cannot grow, writes may have to wait",
-            format_size(free)
-        );
-        say("disk-full", false, None, message);
-    }
-    if let Some((volumes, required)) = facts.copies_missing {
-        let message = format!(
-            "{volumes} volume(s) ask for more copies on other nodes than the {required} that there are: their writes wait for the \
-             store, or for copies; see `rekindle cluster ls`"
-        );
-        say("copy-missing", false, None, message);
-    }
-    for holder in &facts.copies_behind {
-        say("copy-behind", false, None, format!("the copies of the log at {holder}"));
-    }
-    for volume in &facts.volumes {
+
+    fn of_volume(&mut self, volume: &VolumeFacts) {
         let name = &volume.name;
         if let Some((since, what)) = &volume.clients_wait {
             let seconds = since.as_secs();
             let message = format!("volume '{name}': clients wait for {seconds} s: {what}");
-            say("clients-wait", true, Some(*since), message);
+            self.say("clients-wait", true, Some(*since), message);
         }
         if let Some((since, what)) = &volume.unreadable {
             let message = format!("volume '{name}': {what}");
-            say("volume-unreadable", false, Some(*since), message);
+            self.say("volume-unreadable", false, Some(*since), message);
         }
         if volume.lost_bytes > 0 {
             let message = format!(
                 "volume '{name}': {} of it were given up; reads of them are errors until they are written again",
                 format_size(volume.lost_bytes)
             );
-            say("volume-lost-bytes", false, None, message);
+            self.say("volume-lost-bytes", false, None, message);
         }
         if let Some(reason) = &volume.stalled {
-            say("volume-stalled", true, None, format!("volume '{name}': writes wait: {reason}"));
+            self.say(
+                "volume-stalled",
+                true,
+                None,
+                format!("volume '{name}': writes wait: {reason}"),
+            );
         }
         if let Some(error) = &volume.destage_error {
             let message = format!(
                 "volume '{name}': its changes cannot be brought into the store now: {error}"
             );
-            say("volume-not-destaged", false, None, message);
+            self.say("volume-not-destaged", false, None, message);
         } else if let Some(age) = volume.late {
             let message = format!("volume '{name}': its oldest change is {age} s old");
-            say("volume-late", false, Some(Duration::from_secs(age)), message);
+            self.say("volume-late", false, Some(Duration::from_secs(age)), message);
         }
     }
-    if facts.failed > 0 {
-        let message =
-            format!("{} volume(s) cannot be served: `rekindle volume ls` says why", facts.failed);
-        say("volumes-failed", true, None, message);
+
+    fn of_states(&mut self, facts: &Facts) {
+        if facts.failed > 0 {
+            let message = format!(
+                "{} volume(s) cannot be served: `rekindle volume ls` says why",
+                facts.failed
+            );
+            self.say("volumes-failed", true, None, message);
+        }
+        if facts.salvaging > 0 {
+            let message = format!(
+                "{} volume(s) are out of service for a salvage: `rekindle salvage queue` shows them",
+                facts.salvaging
+            );
+            self.say("volumes-salvaging", true, None, message);
+        }
+        for sentence in &facts.stuck {
+            // A restart of the daemon would not help, so it is not a wait of clients.
+            self.say("volume-stuck", false, None, sentence.clone());
+        }
     }
-    if facts.salvaging > 0 {
-        let message = format!(
-            "{} volume(s) are out of service for a salvage: `rekindle salvage queue` shows them",
-            facts.salvaging
-        );
-        say("volumes-salvaging", true, None, message);
+
+    fn of_sweep_and_start(&mut self, facts: &Facts) {
+        if let Some((since, error)) = &facts.sweep_failed {
+            let message = format!(
+                "the last sweep failed, {} s ago, and gave no space back: {error}",
+                since.as_secs()
+            );
+            self.say("sweep-failed", false, Some(*since), message);
+        }
+        for damage in &facts.damage {
+            self.say("log-damage", false, None, format!("found at the start: {damage}"));
+        }
+        if facts.warm_damaged {
+            let message = "the start found the warm memory damaged, and began with an empty one: what only it had, if anything, is \
+                lost, and `rekindle volume ls` names the volumes that miss it"
+                .to_owned();
+            self.say("warm-damaged", false, None, message);
+        }
     }
-    if let Some((since, error)) = &facts.sweep_failed {
-        let message = format!(
-            "the last sweep failed, {} s ago, and gave no space back: {error}",
-            since.as_secs()
-        );
-        say("sweep-failed", false, Some(*since), message);
-    }
-    for sentence in &facts.stuck {
-        // A restart of the daemon would not help, so it is not a wait of clients.
-        say("volume-stuck", false, None, sentence.clone());
-    }
-    for damage in &facts.damage {
-        say("log-damage", false, None, format!("found at the start: {damage}"));
-    }
-    if facts.warm_damaged {
-        let message = "the start found the warm memory damaged, and began with an empty one: what only it had, if anything, is \
-            lost, and `rekindle volume ls` names the volumes that miss it"
-            .to_owned();
-        say("warm-damaged", false, None, message);
-    }
-    troubles.sort_by_key(|trouble| !trouble.clients_wait);
-    let notes = facts.warm_removed.iter().map(|path| removed(path)).collect();
-    Health { notes, ..health(troubles) }
 }
 
 /// Says what the removal of the warm memory's file means.
@@ -241,8 +280,41 @@ pub(crate) fn with_guests(own: Health, guests: impl Iterator<Item = (NodeId, Hea
 /// Collects the facts about the node. A plain call; it asks neither the store nor the disk.
 pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
     let usage = node.log.usage();
-    let (mut volumes, mut backlog_bytes) = (BTreeMap::<String, VolumeFacts>::new(), 0);
     let clock = node.env.wall_clock().0;
+    let states: BTreeMap<State, u64> = node.volumes.states();
+    let count = |state: State| states.get(&state).copied().unwrap_or(0);
+    let behind = node.log.replicas_behind().into_iter();
+    let copies_behind =
+        behind.filter_map(|(name, problem)| Some(format!("{name} are behind ({})", problem?)));
+    let stuck = node.volumes.stuck().volumes;
+    let (volumes, backlog) = volumes(node, clock);
+    let seen = looks.seen.lock();
+    let away = seen.store_away.as_ref();
+    let removed = || node.warm.path.as_ref().map(|path| path.display().to_string());
+    Facts {
+        store_away: away.map(|(since, error)| (node.env.now().since(*since), error.clone())),
+        log_failed: node.log.failure().map(|error| error.to_string()),
+        flash: (usage.flash_bytes, usage.flash_bytes_max),
+        backlog,
+        disk_free: seen.disk_free.filter(|&free| free < limits::DISK_FREE_LOW),
+        volumes,
+        stuck: stuck.iter().map(rekindle_volume::Transitional::sentence).collect(),
+        sweep_failed: sweep_failed(jobs, clock),
+        failed: count(State::Error),
+        salvaging: count(State::Salvaging),
+        damage: node.opened.damage.clone(),
+        warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
+        copies_missing: copies_missing(node),
+        copies_behind: copies_behind.collect(),
+        warm_removed: seen.warm_removed.then(|| removed().unwrap_or_default()),
+    }
+}
+
+/// Collects the facts about each volume with a trouble, and counts the acknowledged bytes that all
+/// volumes owe to the store.
+fn volumes(node: &Node, clock: u64) -> (Vec<VolumeFacts>, u64) {
+    let (mut found, mut backlog_bytes) = (BTreeMap::<String, VolumeFacts>::new(), 0);
+    let named = |name: &str| VolumeFacts { name: name.to_owned(), ..VolumeFacts::default() };
     for staged in node.staging.volumes() {
         let backlog = staged.backlog();
         backlog_bytes += acknowledged(&staged, &backlog);
@@ -251,79 +323,33 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         if is_quiet && !backlog.late && clients_wait.is_none() {
             continue;
         }
-        let name = staged.vault().name;
-        let found = VolumeFacts {
-            name: name.clone(),
+        let facts = VolumeFacts {
             stalled: backlog.stalled,
             destage_error: backlog.destage_error,
             late: backlog.late.then_some(backlog.age_ms / 1000),
             clients_wait,
-            ..VolumeFacts::default()
+            ..named(&staged.vault().name)
         };
-        volumes.insert(name, found);
+        found.insert(facts.name.clone(), facts);
     }
-    let of = |volumes: &mut BTreeMap<String, VolumeFacts>,
-              name: &str,
-              set: &dyn Fn(&mut VolumeFacts)| {
-        let new = || VolumeFacts { name: name.to_owned(), ..VolumeFacts::default() };
-        set(volumes.entry(name.to_owned()).or_insert_with(new));
-    };
     for transitional in node.volumes.transitional().0 {
         let age = Duration::from_millis(transitional.age_ms);
-        if transitional.state == State::Attaching
-            && transitional.waiting > 0
-            && age >= limits::CLIENT_PATIENCE
-        {
+        let clients_wait = transitional.state == State::Attaching && transitional.waiting > 0;
+        if clients_wait && age >= limits::CLIENT_PATIENCE {
             let what = format!("it comes into service, which waits for {}", transitional.waits_for);
-            of(&mut volumes, &transitional.volume, &|found| {
-                found.clients_wait = Some((age, what.clone()))
-            });
+            let name = &transitional.volume;
+            found.entry(name.clone()).or_insert_with(|| named(name)).clients_wait =
+                Some((age, what));
         }
     }
     for impaired in node.volumes.impaired() {
-        of(&mut volumes, &impaired.volume, &|found| {
-            let age = |since: u64| Duration::from_micros(clock.saturating_sub(since));
-            found.unreadable = impaired.unreadable.clone().map(|(since, what)| (age(since), what));
-            found.lost_bytes = impaired.lost_bytes;
-        });
+        let age = |since: u64| Duration::from_micros(clock.saturating_sub(since));
+        let name = &impaired.volume;
+        let facts = found.entry(name.clone()).or_insert_with(|| named(name));
+        facts.unreadable = impaired.unreadable.map(|(since, what)| (age(since), what));
+        facts.lost_bytes = impaired.lost_bytes;
     }
-    let volumes = volumes.into_values().collect();
-    let states: BTreeMap<State, u64> = node.volumes.states();
-    let count = |state: State| states.get(&state).copied().unwrap_or(0);
-    let seen = looks.seen.lock();
-    Facts {
-        store_away: seen
-            .store_away
-            .as_ref()
-            .map(|(since, error)| (node.env.now().since(*since), error.clone())),
-        log_failed: node.log.failure().map(|error| error.to_string()),
-        flash: (usage.flash_bytes, usage.flash_bytes_max),
-        backlog: backlog_bytes,
-        disk_free: seen.disk_free.filter(|&free| free < limits::DISK_FREE_LOW),
-        volumes,
-        stuck: node
-            .volumes
-            .stuck()
-            .volumes
-            .iter()
-            .map(rekindle_volume::Transitional::sentence)
-            .collect(),
-        sweep_failed: sweep_failed(jobs, clock),
-        failed: count(State::Error),
-        salvaging: count(State::Salvaging),
-        damage: node.opened.damage.clone(),
-        warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
-        copies_missing: copies_missing(node),
-        copies_behind: node
-            .log
-            .replicas_behind()
-            .into_iter()
-            .filter_map(|(name, problem)| Some(format!("{name} are behind ({})", problem?)))
-            .collect(),
-        warm_removed: seen.warm_removed.then(|| {
-            node.warm.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
-        }),
-    }
+    (found.into_values().collect(), backlog_bytes)
 }
 
 fn copies_missing(node: &Node) -> Option<(usize, u8)> {

@@ -39,12 +39,12 @@ pub struct Beginning<'a> {
     pub trusted: bool,
     /// Whether the warm memory is another one, and the last life did not close its log.
     pub lost: bool,
-    pub place: Place<'a>,
+    pub host: StartHost<'a>,
 }
 
 /// The host on which a start happens.
 #[derive(Clone, Copy)]
-pub struct Place<'a> {
+pub struct StartHost<'a> {
     /// Its home node.
     pub host: NodeId,
     /// The home nodes that it had before.
@@ -56,7 +56,7 @@ pub struct Place<'a> {
     pub takes: Option<&'a Entry>,
 }
 
-impl Place<'_> {
+impl StartHost<'_> {
     fn is_here(&self, home: NodeId) -> bool {
         home == self.host || self.former.contains(&home)
     }
@@ -107,7 +107,7 @@ fn allow(
     if found.is_some_and(|found| found.removed) {
         return Err(Error::Copied(format!("node {node} was removed from the cluster")));
     }
-    if let Some(seen) = beginning.place.takes {
+    if let Some(seen) = beginning.host.takes {
         return may_take(beginning, seen, found).map(|()| true);
     }
     let past = match starts.judge(found) {
@@ -159,12 +159,11 @@ fn may_take(
     let host = found.host.unwrap_or(seen.node);
     let is_as_seen = (found.incarnation, host, found.holders.epoch)
         == (seen.incarnation, seen.host, seen.holders.epoch);
-    let place = beginning.place;
-    let named = found.holders.nodes.iter().find(|holder| holder.node == place.host);
+    let here = beginning.host;
+    let named = found.holders.nodes.iter().find(|holder| holder.node == here.host);
     // A life that was to begin here, and did not. An earlier home node of this host may be at home
     // elsewhere by now, so its name proves nothing; but the folder has noted its own attempts.
-    let was_begun_here =
-        host == place.host || (place.is_here(host) && beginning.starts.name(found));
+    let was_begun_here = host == here.host || (here.is_here(host) && beginning.starts.name(found));
     if !is_as_seen || (named.is_none() && !was_begun_here) {
         return Err(changed());
     }
@@ -182,9 +181,9 @@ fn may_take(
 /// The holders that the next life begins with.
 fn holders(beginning: &Beginning<'_>, last: Option<&NodeRecord>, takes: bool) -> HoldersNote {
     let last = last.map(|last| last.holders.clone()).unwrap_or_default();
-    let place @ Place { peer, takes: taken_over, .. } = beginning.place;
+    let here @ StartHost { peer, takes: taken_over, .. } = beginning.host;
     match (peer, taken_over) {
-        (Some(_), Some(_)) => last.without(|node| place.is_here(node)),
+        (Some(_), Some(_)) => last.without(|node| here.is_here(node)),
         // The copies are of the log that this one replaces.
         (Some(_), None) if takes => last.without(|_| true),
         (Some(_), None) => last,
@@ -219,8 +218,8 @@ pub async fn start(
                 true => Some(incarnation),
                 false => last.and_then(|last| last.copied_since),
             },
-            host: Some(beginning.place.host).filter(|host| *host != writer.node),
-            peer: beginning.place.peer.cloned(),
+            host: Some(beginning.host.host).filter(|host| *host != writer.node),
+            peer: beginning.host.peer.cloned(),
             holders: holders(beginning, last, takes),
             resting: false,
             draining: last.is_some_and(|last| last.draining),
@@ -238,7 +237,7 @@ pub async fn start(
             // An attempt of a killed start has landed late, or another copy has started: the record
             // tells which.
             Err(StoreError::Conflict(_) | StoreError::Exists(_))
-                if beginning.place.takes.is_none() =>
+                if beginning.host.takes.is_none() =>
             {
                 found = read(writer).await.map_err(failed)?;
             }

@@ -243,21 +243,21 @@ fn temporary(dir: &Path) -> PathBuf {
 pub struct Keeper {
     env: Env,
     dir: PathBuf,
-    home: Arc<tokio::sync::Mutex<NodeFile>>,
+    file: Arc<tokio::sync::Mutex<NodeFile>>,
 }
 
 impl Keeper {
     /// Makes the keeper of a file that is on the disk, or will be.
     #[must_use]
-    pub fn new(env: &Env, dir: &Path, home: NodeFile) -> Self {
-        let home = Arc::new(tokio::sync::Mutex::new(home));
-        Self { env: env.clone(), dir: dir.to_owned(), home }
+    pub fn new(env: &Env, dir: &Path, file: NodeFile) -> Self {
+        let file = Arc::new(tokio::sync::Mutex::new(file));
+        Self { env: env.clone(), dir: dir.to_owned(), file }
     }
 
     /// Changes the file, durably or not at all. Room for the next change is then taken in the
     /// background.
     pub async fn change(&self, change: impl FnOnce(&mut NodeFile)) -> Result<(), Error> {
-        let mut held = self.home.lock().await;
+        let mut held = self.file.lock().await;
         let mut changed = held.clone();
         change(&mut changed);
         changed.format = if changed.is_own() { FORMAT_OWN } else { FORMAT };
@@ -271,12 +271,12 @@ impl Keeper {
 
     /// Returns the lost nodes that go on in this folder's process.
     pub async fn guests(&self) -> Vec<GuestNote> {
-        self.home.lock().await.guests.clone()
+        self.file.lock().await.guests.clone()
     }
 
     /// The bytes of the file for a folder with copies of this node's log.
     pub async fn of_copies(&self, incarnation: Incarnation) -> Result<Vec<u8>, Error> {
-        self.home.lock().await.of_copies(incarnation).encode()
+        self.file.lock().await.of_copies(incarnation).encode()
     }
 
     /// Notes a guest, durably.
@@ -290,15 +290,15 @@ impl Keeper {
     }
 
     async fn forget_guest_and(&self, id: NodeId, new: Option<GuestNote>) -> Result<(), Error> {
-        self.change(|home| {
-            home.guests.retain(|guest| guest.node != id);
-            home.guests.extend(new);
+        self.change(|file| {
+            file.guests.retain(|guest| guest.node != id);
+            file.guests.extend(new);
         })
         .await
     }
 
     async fn make_room(&self) {
-        let _one_at_a_time = self.home.lock().await;
+        let _one_at_a_time = self.file.lock().await;
         if let Err(error) = NodeFile::make_room(&self.env, &self.dir).await {
             tracing::warn!(%error, "no room is taken for the next start: on a full disk it would wait for some");
         }
@@ -364,10 +364,10 @@ mod tests {
             permission: Some(7),
         };
         let created = 1_700_000_000_000_000;
-        let home = NodeFile::new(NodeId([7; 16]), StoreId([9; 16]), created, sizes, starts);
+        let file = NodeFile::new(NodeId([7; 16]), StoreId([9; 16]), created, sizes, starts);
         let (newest, incarnation) = (SegmentId(17), Incarnation(5));
         let stand_in = Some(Incarnation(6));
-        NodeFile { log: Some(LogNote { newest, incarnation, stand_in, drained: true }), ..home }
+        NodeFile { log: Some(LogNote { newest, incarnation, stand_in, drained: true }), ..file }
     }
 
     #[test]
@@ -390,21 +390,21 @@ mod tests {
     #[test]
     fn the_golden_images_are_read_and_the_newest_is_written() {
         let decode = |bytes: &[u8]| decode(bytes).ok().expect("readable");
-        let newest = include_bytes!("../golden/home-2.json");
+        let newest = include_bytes!("../golden/node-file-2.json");
         assert_eq!(decode(newest), sample());
         let mut text = serde_json::to_vec_pretty(&sample()).expect("plain data");
         text.push(b'\n');
         assert_eq!(text, newest);
         let copies = sample().of_copies(Incarnation(5));
-        let newest = include_bytes!("../golden/home-3.json");
+        let newest = include_bytes!("../golden/node-file-3.json");
         assert_eq!((decode(newest), copies.is_own()), (copies.clone(), false));
         let mut text = serde_json::to_vec_pretty(&copies).expect("plain data");
         text.push(b'\n');
         assert_eq!(text, newest);
-        let unnoted = decode(include_bytes!("../golden/home-2-without-log.json"));
+        let unnoted = decode(include_bytes!("../golden/node-file-2-without-log.json"));
         assert_eq!(unnoted, NodeFile { log: None, ..sample() });
         assert_eq!(unnoted.known_log(), None, "nothing is missed after an upgrade");
-        let old = decode(include_bytes!("../golden/home-1.json"));
+        let old = decode(include_bytes!("../golden/node-file-1.json"));
         let starts = sample().starts;
         assert_eq!(NodeFile { format: FORMAT_OWN, starts, ..old.clone() }, unnoted);
         assert_eq!(old.starts, Starts::default(), "a time before starts were remembered");
@@ -454,7 +454,7 @@ mod tests {
             keeper.change(|_| {}).await.expect("there is room");
             env.sleep(Duration::from_secs(1)).await;
             world.set_disk_bytes(0);
-            keeper.change(|home| home.created = 1).await.expect("its room was taken beforehand");
+            keeper.change(|file| file.created = 1).await.expect("its room was taken beforehand");
             let read = NodeFile::read(&env, dir).await.unwrap().expect("it is there");
             assert_eq!(read, NodeFile { created: 1, ..sample() });
         });
@@ -464,9 +464,9 @@ mod tests {
             world.cut_power();
             let env = world.env();
             world.block_on(async {
-                let home = NodeFile::read(&env, dir).await.unwrap().expect("it is there");
-                let keeper = Keeper::new(&env, dir, home);
-                keeper.change(|home| home.created = life).await.expect("a start is written down");
+                let file = NodeFile::read(&env, dir).await.unwrap().expect("it is there");
+                let keeper = Keeper::new(&env, dir, file);
+                keeper.change(|file| file.created = life).await.expect("a start is written down");
                 env.sleep(Duration::from_secs(1)).await;
             });
         }

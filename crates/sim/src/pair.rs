@@ -243,7 +243,7 @@ impl Run {
             while !served.sweep().await.map_err(|problem| problem.message)? {
                 tries += 1;
                 if tries > 50 {
-                    return Err(format!("no sweep ends: {:?}", served.sweeper.status()));
+                    return Err(format!("no sweep ends: {:?}", served.sweeper.progress()));
                 }
                 env.sleep(Duration::from_secs(5)).await;
             }

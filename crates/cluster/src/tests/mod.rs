@@ -8,7 +8,7 @@ mod real;
 
 use crate::hello::Identity;
 use crate::machine::Pace;
-use crate::roster::{Entry, HolderSet, Place, Roster};
+use crate::roster::{Contact, Entry, HolderSet, Roster};
 use crate::{Calls, Channel, Desk, Holder, Peer, Secret, serve};
 use parking_lot::Mutex;
 use rekindle_base::{Generation, Incarnation, Life, NodeId, Serial, StoreId, VolumeId};
@@ -54,7 +54,7 @@ fn entry(node: NodeId, incarnation: u64, address: Address) -> Entry {
         node,
         incarnation: Incarnation(incarnation),
         host: node,
-        place: Some(Place { address, domain, name, pins: Vec::new() }),
+        contact: Some(Contact { address, domain, name, pins: Vec::new() }),
         holders: HolderSet::default(),
         is_resting: false,
         is_draining: false,

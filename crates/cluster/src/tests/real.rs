@@ -24,11 +24,11 @@ fn a_log_is_copied_over_real_sockets_and_started_from_its_copies() {
         let pin = |key: &Key| Pin { key: key.fingerprint(), until };
         let secured = |key: &Key| Channel::Tls(Tls::new(key).expect("TLS"));
         records.change(HOLDER, |entry| {
-            let place = entry.place.as_mut().expect("it is in the cluster");
-            (place.address, place.pins) = (acceptor.address(), vec![pin(&theirs)]);
+            let contact = entry.contact.as_mut().expect("it is in the cluster");
+            (contact.address, contact.pins) = (acceptor.address(), vec![pin(&theirs)]);
         });
         records.change(OWNER, |entry| {
-            entry.place.as_mut().expect("it is in the cluster").pins = vec![pin(&ours)];
+            entry.contact.as_mut().expect("it is in the cluster").pins = vec![pin(&ours)];
         });
         let here = calls(&env, life(OWNER, 1), records.clone());
         let there = calls(&env, life(HOLDER, 3), records.clone());
@@ -48,7 +48,7 @@ fn a_log_is_copied_over_real_sockets_and_started_from_its_copies() {
         let plain = calls(&env, life(OWNER, 1), records.clone());
         assert!(told(plain).await.contains("the connection has ended"));
         records.change(OWNER, |entry| {
-            entry.place.as_mut().expect("it is in the cluster").pins[0].until = Timestamp(1);
+            entry.contact.as_mut().expect("it is in the cluster").pins[0].until = Timestamp(1);
         });
         let old = calls(&env, life(OWNER, 1), records.clone());
         let why = told(Calls { channel: secured(&ours), ..old }).await;
@@ -56,7 +56,8 @@ fn a_log_is_copied_over_real_sockets_and_started_from_its_copies() {
         // The rotation of a key: both count for a while.
         let next = key();
         records.change(OWNER, |entry| {
-            entry.place.as_mut().expect("it is in the cluster").pins = vec![pin(&ours), pin(&next)];
+            entry.contact.as_mut().expect("it is in the cluster").pins =
+                vec![pin(&ours), pin(&next)];
         });
         here.greet(HOLDER, SHORT * 50).await.expect("the old key counts");
         ours_tls.rotate(&next).expect("another key");

@@ -2,8 +2,8 @@
 //! kept in RAM when the disk has no room.
 
 use super::pace::Pace;
+use super::progress::SweepProgress;
 use super::sources::Sources;
-use super::status::SweepStatus;
 use super::tally::{Cost, Notes, Shelf, Tally, Trouble};
 use crate::{Content, Error};
 use rekindle_base::PackId;
@@ -26,9 +26,9 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    pub(super) fn tell(self, status: &mut SweepStatus) {
-        status.nodes_read += self.cost.nodes;
-        status.counted_anew = self.anew.or(status.counted_anew.take());
+    pub(super) fn tell(self, progress: &mut SweepProgress) {
+        progress.nodes_read += self.cost.nodes;
+        progress.counted_anew = self.anew.or(progress.counted_anew.take());
     }
 }
 

@@ -46,7 +46,7 @@ impl Sweeper {
         let mut held = self.reclaim(held, first, books, (&pace, tenure)).await?;
         for group in groups {
             // A compaction has filled the store. What is dead came before it.
-            if self.status.lock().left_out.is_some() {
+            if self.progress.lock().left_out.is_some() {
                 break;
             }
             self.step(Event::Begin);

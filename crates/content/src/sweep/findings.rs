@@ -2,7 +2,7 @@
 
 use super::books::Counted;
 use super::plan::Plan;
-use super::status::SweepStatus;
+use super::progress::SweepProgress;
 use crate::limits;
 use serde::Serialize;
 
@@ -64,12 +64,12 @@ impl SweepFindings {
         self.anew = counted.anew.or(self.anew.take());
     }
 
-    pub(super) fn tell(&self, status: &mut SweepStatus) {
-        (status.packs_total, status.bytes_total) = (self.packs, self.bytes);
-        (status.packs_live, status.is_unchanged) = (self.live, self.is_unchanged);
-        status.nodes_read = self.nodes;
-        status.counted_anew.clone_from(&self.anew);
-        status.miscounted.clone_from(&self.miscounted);
+    pub(super) fn tell(&self, progress: &mut SweepProgress) {
+        (progress.packs_total, progress.bytes_total) = (self.packs, self.bytes);
+        (progress.packs_live, progress.is_unchanged) = (self.live, self.is_unchanged);
+        progress.nodes_read = self.nodes;
+        progress.counted_anew.clone_from(&self.anew);
+        progress.miscounted.clone_from(&self.miscounted);
     }
 
     /// Returns what a sweep would do, into packs of so many bytes.

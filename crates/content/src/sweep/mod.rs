@@ -36,9 +36,9 @@ mod listing;
 mod machine;
 pub(crate) mod pace;
 mod plan;
+mod progress;
 mod settle;
 pub(crate) mod sources;
-mod status;
 mod tally;
 mod told;
 
@@ -47,8 +47,8 @@ pub use findings::SweepPlan;
 pub use lease::{EXPIRY, Lease};
 pub use machine::Phase;
 pub use pace::Budget;
+pub use progress::SweepProgress;
 pub use sources::{KeptRoot, Look, Roots, Source, SourceId, Sources, Written};
-pub use status::SweepStatus;
 
 use crate::{Content, Error, limits};
 use books::Books;
@@ -109,7 +109,7 @@ pub struct Sweeper {
     writer: Writer,
     roots: Arc<dyn Roots>,
     options: Options,
-    status: Mutex<SweepStatus>,
+    progress: Mutex<SweepProgress>,
     stop: Arc<AtomicBool>,
     /// The tally; a sweep holds it.
     books: tokio::sync::Mutex<Books>,
@@ -135,7 +135,7 @@ impl Sweeper {
             writer,
             roots,
             options: Options::default(),
-            status: Mutex::default(),
+            progress: Mutex::default(),
             stop: Arc::default(),
             books: tokio::sync::Mutex::new(Books::new(folder)),
             at_rest: Mutex::default(),
@@ -153,10 +153,10 @@ impl Sweeper {
         self
     }
 
-    /// The status of the sweep at hand, or of the last one.
+    /// The progress of the sweep at hand, or of the last one.
     #[must_use]
-    pub fn status(&self) -> SweepStatus {
-        self.status.lock().clone()
+    pub fn progress(&self) -> SweepProgress {
+        self.progress.lock().clone()
     }
 
     /// Ends the sweep at hand soon, unless it is deleting already.
@@ -209,19 +209,19 @@ impl Sweeper {
 
     /// Runs one sweep, from begin to end. After an error everything is as safe as before; the next
     /// sweep begins anew.
-    pub async fn run(&self) -> Result<SweepStatus, Error> {
+    pub async fn run(&self) -> Result<SweepProgress, Error> {
         let _turn = self.turn.lock().await;
         self.stop.store(false, Ordering::Relaxed);
         let wall_clock = || Some(self.writer.env.wall_clock().0);
         {
-            let mut status = self.status.lock();
-            let (sweeps, ended_microseconds) = (status.sweeps, status.ended_microseconds);
+            let mut progress = self.progress.lock();
+            let (sweeps, ended_microseconds) = (progress.sweeps, progress.ended_microseconds);
             let started_microseconds = wall_clock();
-            *status = SweepStatus {
+            *progress = SweepProgress {
                 sweeps,
                 ended_microseconds,
                 started_microseconds,
-                ..SweepStatus::default()
+                ..SweepProgress::default()
             };
         }
         let result = self.leased().await;
@@ -229,31 +229,31 @@ impl Sweeper {
             tracing::warn!(%error, "a sweep has failed");
             self.step(Event::Failed);
         }
-        let mut status = self.status.lock();
-        status.ended_microseconds = wall_clock();
+        let mut progress = self.progress.lock();
+        progress.ended_microseconds = wall_clock();
         match result {
-            Ok(()) => status.sweeps += 1,
+            Ok(()) => progress.sweeps += 1,
             Err(error) => {
-                status.failure = Some(error.to_string());
+                progress.failure = Some(error.to_string());
                 return Err(error);
             }
         }
-        Ok(status.clone())
+        Ok(progress.clone())
     }
 
     fn step(&self, event: Event) {
-        let mut status = self.status.lock();
-        match machine::next(status.phase, event) {
+        let mut progress = self.progress.lock();
+        match machine::next(progress.phase, event) {
             Some(next) => {
-                tracing::debug!(from = ?status.phase, to = ?next, "sweep");
-                status.phase = next;
+                tracing::debug!(from = ?progress.phase, to = ?next, "sweep");
+                progress.phase = next;
             }
-            None => debug_assert!(false, "{event:?} cannot happen while {:?}", status.phase),
+            None => debug_assert!(false, "{event:?} cannot happen while {:?}", progress.phase),
         }
     }
 
-    fn count(&self, change: impl FnOnce(&mut SweepStatus)) {
-        change(&mut self.status.lock());
+    fn count(&self, change: impl FnOnce(&mut SweepProgress)) {
+        change(&mut self.progress.lock());
     }
 
     /// Sweeps with the lease in hand.

@@ -435,7 +435,7 @@ fn a_sweep_of_an_unchanged_store_reads_no_content_and_the_next_change_is_seen() 
         assert!(reads[0] > reads[1] * 2, "{reads:?}");
         // The lease and the record of what is condemned are read.
         assert!(reads[1] <= 4 && reads[1] == reads[2], "{reads:?}");
-        assert!(sweeper.status().is_unchanged);
+        assert!(sweeper.progress().is_unchanged);
         // A pack that a batch leaves behind, and a root that goes, both end the rest.
         abandon(&content).await;
         assert_eq!(sweeper.run().await.unwrap().packs_deleted, 1);
@@ -485,13 +485,13 @@ fn a_stop_ends_a_sweep_of_many_groups_before_its_next_group() {
         let (running, outcome) = (sweeper.clone(), Arc::new(Mutex::new(None)));
         let ended = outcome.clone();
         env.spawn("sweep", async move { *ended.lock() = Some(running.run().await) });
-        while sweeper.status().packs_deleted == 0 {
+        while sweeper.progress().packs_deleted == 0 {
             env.sleep(Duration::from_millis(100)).await;
         }
         sweeper.stop();
         env.sleep(Duration::from_secs(5)).await;
         let ended = outcome.lock().take();
-        assert!(matches!(ended, Some(Err(Error::Stopped(_)))), "{:?}", sweeper.status());
+        assert!(matches!(ended, Some(Err(Error::Stopped(_)))), "{:?}", sweeper.progress());
         // What was not reclaimed is found by the next sweep.
         assert_eq!(sweeper.run().await.unwrap().packs_deleted, dead - 3);
     });
@@ -523,7 +523,7 @@ fn a_root_that_cannot_be_read_ends_the_sweep() {
         let folder = Path::new(FOLDER);
         let unable = Sweeper::new(content.clone(), writer, Arc::new(Unreadable), folder);
         assert!(unable.run().await.is_err());
-        assert!(unable.status().failure.is_some());
+        assert!(unable.progress().failure.is_some());
         // A tree node that cannot be read ends the sweep too.
         let root = vaults.volumes.lock()[&0].0.unwrap();
         let cold = Content::open(env.clone(), content.inner.store.clone(), small());
@@ -553,7 +553,7 @@ fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_resc
             let sweeper = sweeper.clone();
             async move { drop(sweeper.run().await) }
         });
-        while sweeper.status().phase != Phase::Settling {
+        while sweeper.progress().phase != Phase::Settling {
             env.sleep(Duration::from_millis(1)).await;
         }
         // A later batch writes the chunk once more.
@@ -561,18 +561,18 @@ fn a_condemned_pack_is_not_deduplicated_against_and_a_batch_that_did_before_resc
         let written = late.write(Class::Data, bytes_of(1), &[]).await.unwrap();
         assert_ne!(written.pack, found.pack);
         env.sleep(Duration::from_secs(10)).await;
-        assert_eq!(sweeper.status().phase, Phase::Settling, "it waits for the early batch");
+        assert_eq!(sweeper.progress().phase, Phase::Settling, "it waits for the early batch");
         let root = tree::update(&content, &mut early, &None, &[(1, Some(found))]).await.unwrap();
         early.flush().await.unwrap();
         vaults.put(&content, 0, (root, Model::from([(1, 1)])));
         early.committed();
-        while sweeper.status().phase != Phase::Idle {
+        while sweeper.progress().phase != Phase::Idle {
             env.sleep(Duration::from_millis(1)).await;
         }
-        let status = sweeper.status();
+        let progress = sweeper.progress();
         assert_eq!(
-            (status.packs_condemned, status.packs_rescued),
-            (2, 1 + u64::from(status.packs_deleted == 0))
+            (progress.packs_condemned, progress.packs_rescued),
+            (2, 1 + u64::from(progress.packs_deleted == 0))
         );
         check(&env, &content.inner.store, &vaults).await;
         drop(late);
@@ -695,7 +695,7 @@ fn traffic(
         }
     };
     if world.block_on_until(stop, work).is_none() {
-        *met.crashes.entry(format!("{:?}", sweeper.status().phase)).or_default() += 1;
+        *met.crashes.entry(format!("{:?}", sweeper.progress().phase)).or_default() += 1;
     }
 }
 

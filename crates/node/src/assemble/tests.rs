@@ -1,11 +1,13 @@
 //! Tests of starting a whole node on a simulated machine.
 
+use super::attempt::choose;
 use super::*;
 use crate::service::Service;
 use bytes::Bytes;
 use rekindle_base::{Generation, Serial, VolumeId};
 use rekindle_datastore::backend::mem::Mem;
-use rekindle_datastore::{Datastore, Listed, Version};
+use rekindle_datastore::layer::{self, fault};
+use rekindle_datastore::{Datastore, Error as StoreError, Listed, Version};
 use rekindle_env::BoxFuture;
 use rekindle_env::sim::{Faults, World};
 use rekindle_front::conn::Connections;
@@ -38,7 +40,7 @@ async fn start(env: &Env, store: &TempDir) -> Node {
     Node::assemble(env, config).await.expect("it starts")
 }
 
-async fn home(env: &Env) -> NodeFile {
+async fn node_file(env: &Env) -> NodeFile {
     NodeFile::read(env, Path::new(DIR)).await.expect("readable").expect("it is there")
 }
 
@@ -78,7 +80,7 @@ fn what_a_start_asks_for_counts_for_that_start_only() {
         let node = start(&env, &store).await;
         assert_ne!(chosen.flash_bytes, 64 << 20);
         assert_eq!(node.log.usage().flash_bytes_max, 64 << 20);
-        assert_eq!(home(&env).await.sizes, chosen);
+        assert_eq!(node_file(&env).await.sizes, chosen);
     });
 }
 
@@ -196,7 +198,7 @@ fn a_node_whose_log_is_gone_misses_it_until_somebody_goes_on() {
         assert!(!node.opened.is_absent && node.opened.damage.is_empty(), "{:?}", node.opened);
         write(&node, 1).await;
         // The note precedes the first acknowledgement.
-        home(&env).await.log.expect("noted before the first acknowledgement")
+        node_file(&env).await.log.expect("noted before the first acknowledgement")
     });
     assert_eq!((noted.incarnation, noted.drained), (Incarnation(1), false));
     world.cut_power();
@@ -207,12 +209,12 @@ fn a_node_whose_log_is_gone_misses_it_until_somebody_goes_on() {
         assert!(node.opened.is_absent && node.opened.damage[0].contains("mount"));
         assert!(matches!(node.log.unfinished(VOLUME).await, Err(rekindle_log::Error::Lost { .. })));
         env.sleep(Duration::from_secs(10)).await;
-        let log = home(&env).await.log.expect("still noted");
+        let log = node_file(&env).await.log.expect("still noted");
         assert_eq!((log.newest, log.incarnation), (noted.newest, noted.incarnation));
         assert_eq!(log.stand_in, Some(Incarnation(2)));
         // The operator goes on without the old log.
         write(&node, 2).await;
-        let log = home(&env).await.log.expect("noted");
+        let log = node_file(&env).await.log.expect("noted");
         assert_eq!((log.incarnation, log.stand_in), (Incarnation(2), None));
     });
 }
@@ -225,7 +227,7 @@ fn a_folder_of_a_time_that_noted_no_log_is_believed_once() {
     world.block_on(async {
         let node = start(&env, &store).await;
         write(&node, 1).await;
-        let mut old = home(&env).await;
+        let mut old = node_file(&env).await;
         old.log = None;
         old.write(&env, Path::new(DIR)).await.expect("written");
     });
@@ -236,7 +238,7 @@ fn a_folder_of_a_time_that_noted_no_log_is_believed_once() {
         let node = start(&env, &store).await;
         assert!(!node.opened.is_absent, "{:?}", node.opened);
         write(&node, 2).await;
-        assert!(home(&env).await.log.is_some());
+        assert!(node_file(&env).await.log.is_some());
     });
 }
 
@@ -249,11 +251,11 @@ fn a_log_from_which_all_was_drained_may_be_cleared() {
         let node = start(&env, &store).await;
         write(&node, 1).await;
         node.note_drained().await;
-        assert!(!home(&env).await.log.expect("noted").drained, "it holds a change");
+        assert!(!node_file(&env).await.log.expect("noted").drained, "it holds a change");
         node.log.release(VOLUME, Serial(1));
         node.log.close().await.expect("closed");
         node.note_drained().await;
-        assert!(home(&env).await.log.expect("noted").drained);
+        assert!(node_file(&env).await.log.expect("noted").drained);
     });
     world.cut_power();
     let env = world.env();

@@ -26,14 +26,14 @@ pub(crate) struct Life {
     /// Rung when this life may be over.
     pub(crate) doubt: Arc<Notify>,
     /// `node.json` for its copies.
-    pub(crate) home_file: Vec<u8>,
+    pub(crate) file_of_copies: Vec<u8>,
     /// The holders that its record names, whose replicas its log requires already.
     pub(crate) recorded: Vec<NodeId>,
 }
 
 /// Begins to keep copies of a life's log.
 pub(crate) fn begin(member: &Member, life: Life) -> Keeping {
-    let Life { life, own, log, staging, lease, doubt, home_file, recorded } = life;
+    let Life { life, own, log, staging, lease, doubt, file_of_copies, recorded } = life;
     let required = AtomicU8::new(log.progress().copies.required);
     let env = member.calls.env.clone();
     let log_of_home = log.clone();
@@ -51,9 +51,9 @@ pub(crate) fn begin(member: &Member, life: Life) -> Keeping {
         calls: member.calls.clone(),
         log,
         life,
-        home_file,
+        file_of_copies,
         recorded,
-        domain: member.place().domain,
+        domain: member.contact().domain,
         spread: member.spread,
         pace: member.pace,
         home: Arc::new(home),

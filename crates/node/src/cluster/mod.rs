@@ -27,7 +27,7 @@ use rekindle_base::{Life, NodeId};
 use rekindle_cluster::machine::Pace;
 use rekindle_cluster::machine::choice::Spread;
 use rekindle_cluster::owner::Keeping;
-use rekindle_cluster::roster::{Pin, Place};
+use rekindle_cluster::roster::{Contact, Pin};
 use rekindle_cluster::{Calls, Channel, Holder, Key, Secret, Tls};
 use rekindle_datastore::identity::Identity as StoreIdentity;
 use rekindle_datastore::record::Writer;
@@ -51,7 +51,7 @@ pub(crate) struct Joined {
     file: MemberFile,
     secret: Secret,
     keys: Vec<Key>,
-    place: Place,
+    contact: Contact,
     holder: Arc<Holder>,
     /// The home nodes that this host had before.
     pub(crate) former: Vec<NodeId>,
@@ -68,7 +68,7 @@ pub struct Member {
     tls: Option<Arc<Tls>>,
     dir: PathBuf,
     file: tokio::sync::Mutex<MemberFile>,
-    place: Mutex<Place>,
+    contact: Mutex<Contact>,
 }
 
 /// A node that runs on a member of a cluster.
@@ -202,19 +202,19 @@ impl Joined {
             file.write(env, &config.dir).await?;
         }
         let cluster = &config.cluster;
-        let place = Place {
+        let contact = Contact {
             address,
             domain: cluster.domain.clone(),
             name: cluster.name.clone(),
             pins: pins(&keys, &file.keys),
         };
         let former = left::nodes(env, &config.dir).await?;
-        Ok(Self { file, secret, keys, place, holder, former })
+        Ok(Self { file, secret, keys, contact, holder, former })
     }
 
     /// The way to this host, as the records of its nodes name it.
     pub(crate) fn note(&self, home: NodeId) -> PeerNote {
-        roster::note(&self.place, home, &self.secret)
+        roster::note(&self.contact, home, &self.secret)
     }
 
     /// The member, once the life of its home node is known.
@@ -246,23 +246,23 @@ impl Joined {
             tls,
             dir: config.dir.clone(),
             file: tokio::sync::Mutex::new(self.file),
-            place: Mutex::new(self.place),
+            contact: Mutex::new(self.contact),
         }))
     }
 }
 
 impl Member {
     /// The way to this host.
-    pub(crate) fn place(&self) -> Place {
-        self.place.lock().clone()
+    pub(crate) fn contact(&self) -> Contact {
+        self.contact.lock().clone()
     }
 
     /// The way to this host, for the record of a node that runs here. A guest keeps its name.
     pub(crate) fn note_for(&self, record: Option<&NodeRecord>) -> PeerNote {
         let named = record.and_then(|record| record.peer.as_ref()).map(|peer| peer.name.clone());
-        let mut place = self.place();
-        place.name = named.unwrap_or(place.name);
-        roster::note(&place, self.calls.home.node, &self.secret)
+        let mut contact = self.contact();
+        contact.name = named.unwrap_or(contact.name);
+        roster::note(&contact, self.calls.home.node, &self.secret)
     }
 
     /// Makes another key, which is used once [`Member::use_new_key`] is called. Until then, the
@@ -272,7 +272,7 @@ impl Member {
         let mut next = file.clone();
         let keys = refresh_keys(&self.calls.env, &mut next, true)?;
         next.write(&self.calls.env, &self.dir).await?;
-        self.place.lock().pins = pins(&keys, &next.keys);
+        self.contact.lock().pins = pins(&keys, &next.keys);
         *file = next;
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Member {
         next.keys.drain(..next.keys.len().saturating_sub(1));
         let keys = next.keys.iter().map(key).collect::<Result<Vec<_>, _>>()?;
         next.write(&self.calls.env, &self.dir).await?;
-        self.place.lock().pins = pins(&keys, &next.keys);
+        self.contact.lock().pins = pins(&keys, &next.keys);
         *file = next;
         Ok(())
     }

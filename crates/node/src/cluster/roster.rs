@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use rekindle_base::NodeId;
 use rekindle_cluster::Secret;
-use rekindle_cluster::roster::{Entry, HolderSet, Named, Pin, Place, Roster};
+use rekindle_cluster::roster::{Contact, Entry, HolderSet, Named, Pin, Roster};
 use rekindle_datastore::key::{NODES, node_key};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Timestamp};
@@ -63,19 +63,20 @@ impl Roster for StoreRoster {
     }
 }
 
-/// A node's record as peers see it. Returns an error if its place was not written by a node that
+/// A node's record as peers see it. Returns an error if its contact was not written by a node that
 /// knows the secret.
 pub(crate) fn entry(node: NodeId, record: &NodeRecord, secret: &Secret) -> Result<Entry, String> {
     let host = record.host.unwrap_or(node);
-    let place = record.peer.as_ref().map(|note| place(note, host, secret)).transpose();
-    let place = place.map_err(|why| format!("the record of node {node} is not believed: {why}"))?;
+    let contact = record.peer.as_ref().map(|note| contact(note, host, secret)).transpose();
+    let contact =
+        contact.map_err(|why| format!("the record of node {node} is not believed: {why}"))?;
     let named = record.holders.nodes.iter();
     let nodes = named.map(|one| Named { node: one.node, since: one.since }).collect();
     Ok(Entry {
         node,
         incarnation: record.incarnation,
         host,
-        place,
+        contact,
         holders: HolderSet { epoch: record.holders.epoch, nodes },
         is_resting: record.resting,
         is_draining: record.draining,
@@ -83,29 +84,29 @@ pub(crate) fn entry(node: NodeId, record: &NodeRecord, secret: &Secret) -> Resul
     })
 }
 
-fn place(note: &PeerNote, host: NodeId, secret: &Secret) -> Result<Place, String> {
+fn contact(note: &PeerNote, host: NodeId, secret: &Secret) -> Result<Contact, String> {
     let pin = |pin: &PinNote| Ok(Pin { key: pin.key.parse()?, until: Timestamp(pin.until) });
-    let place = Place {
+    let contact = Contact {
         address: note.address.parse().map_err(|bad| format!("{bad}"))?,
         domain: note.domain.clone(),
         name: note.name.clone(),
         pins: note.pins.iter().map(pin).collect::<Result<_, String>>()?,
     };
-    match place.proof(secret, host) == note.proof {
-        true => Ok(place),
+    match contact.proof(secret, host) == note.proof {
+        true => Ok(contact),
         false => Err("it was not written by a node of this cluster".to_owned()),
     }
 }
 
 /// The way to a host, as records have it.
-pub(crate) fn note(place: &Place, host: NodeId, secret: &Secret) -> PeerNote {
+pub(crate) fn note(contact: &Contact, host: NodeId, secret: &Secret) -> PeerNote {
     let pin = |pin: &Pin| PinNote { key: pin.key.to_string(), until: pin.until.0 };
     PeerNote {
-        address: place.address.to_string(),
-        domain: place.domain.clone(),
-        name: place.name.clone(),
-        pins: place.pins.iter().map(pin).collect(),
-        proof: place.proof(secret, host),
+        address: contact.address.to_string(),
+        domain: contact.domain.clone(),
+        name: contact.name.clone(),
+        pins: contact.pins.iter().map(pin).collect(),
+        proof: contact.proof(secret, host),
     }
 }
 
@@ -118,15 +119,15 @@ mod tests {
     #[test]
     fn a_place_comes_back_and_a_forged_one_is_not_believed() {
         let (secret, host, node) = (Secret([1; 32]), NodeId([8; 16]), NodeId([7; 16]));
-        let place = Place {
+        let contact = Contact {
             address: "tcp:10.0.0.8:7733".parse().expect("an address"),
             domain: "rack1".to_owned(),
             name: "eight".to_owned(),
             pins: vec![Pin { key: Fingerprint([3; 32]), until: Timestamp(77) }],
         };
-        let written = NodeRecord { peer: Some(note(&place, host, &secret)), ..sample() };
+        let written = NodeRecord { peer: Some(note(&contact, host, &secret)), ..sample() };
         let found = entry(node, &written, &secret).expect("it is of this cluster");
-        assert_eq!((found.place.as_ref(), found.host), (Some(&place), host));
+        assert_eq!((found.contact.as_ref(), found.host), (Some(&contact), host));
         assert_eq!((found.holders.epoch, found.holders.place_of(NodeId([9; 16]))), (3, Some(0)));
         let forge = |change: &dyn Fn(&mut NodeRecord)| {
             let mut forged = written.clone();
@@ -134,7 +135,7 @@ mod tests {
             entry(node, &forged, &secret).expect_err("it is forged")
         };
         let peer = |record: &mut NodeRecord, change: &dyn Fn(&mut PeerNote)| {
-            change(record.peer.as_mut().expect("a place"));
+            change(record.peer.as_mut().expect("a contact"));
         };
         let changes: [&dyn Fn(&mut PeerNote); 5] = [
             &|note| note.address = "tcp:10.0.0.9:7733".to_owned(),
@@ -151,6 +152,6 @@ mod tests {
         assert!(entry(node, &written, &Secret([2; 32])).is_err(), "another cluster's");
         let alone = NodeRecord { peer: None, host: None, ..sample() };
         let alone = entry(node, &alone, &secret).expect("it is in no cluster");
-        assert_eq!((alone.place, alone.host), (None, node));
+        assert_eq!((alone.contact, alone.host), (None, node));
     }
 }

@@ -28,7 +28,7 @@ fn beginning(starts: &Starts, nonce: u64) -> Beginning<'_> {
         copies: true,
         trusted: true,
         lost: false,
-        place: Place { host: NODE, former: &[], peer: None, takes: None },
+        host: StartHost { host: NODE, former: &[], peer: None, takes: None },
     }
 }
 
@@ -244,7 +244,7 @@ fn a_holder_takes_over_only_by_a_record_that_still_means_it() {
             let beginning = Beginning {
                 copied_log: Incarnation(copied_log),
                 trusted: false,
-                place: Place { host: HOLDER, former: &[FORMER], peer: None, takes: Some(&seen) },
+                host: StartHost { host: HOLDER, former: &[FORMER], peer: None, takes: Some(&seen) },
                 ..beginning(starts, 9)
             };
             let begun = start(&writer, &beginning, Some(found)).await;

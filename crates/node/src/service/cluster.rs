@@ -33,9 +33,9 @@ pub async fn begin(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
 async fn take_part(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
     let Some(membership) = node.membership() else { return Ok(()) };
     let member = membership.member.clone();
-    let place = member.place();
-    let acceptor = node.env.net().listen(&place.address).await.map_err(|error| {
-        Error::Usage(format!("other nodes cannot be heard at {}: {error}", place.address))
+    let contact = member.contact();
+    let acceptor = node.env.net().listen(&contact.address).await.map_err(|error| {
+        Error::Usage(format!("other nodes cannot be heard at {}: {error}", contact.address))
     })?;
     let (weak, met) = (Arc::downgrade(node), Arc::downgrade(node));
     let meeting = service.clone();
@@ -84,14 +84,15 @@ async fn greet(member: Arc<Member>) {
     };
     let me = member.calls.home.node;
     let others = all.iter().filter(|entry| entry.node == entry.host && entry.node != me);
-    let greeted = others.filter(|entry| entry.place.is_some() && !entry.is_removed).map(|entry| {
-        let member = member.clone();
-        async move {
-            if let Err(why) = member.calls.greet(entry.node, limits::ANSWER_WAIT).await {
-                tracing::debug!(node = %entry.node, why, "a node was not greeted");
+    let greeted =
+        others.filter(|entry| entry.contact.is_some() && !entry.is_removed).map(|entry| {
+            let member = member.clone();
+            async move {
+                if let Err(why) = member.calls.greet(entry.node, limits::ANSWER_WAIT).await {
+                    tracing::debug!(node = %entry.node, why, "a node was not greeted");
+                }
             }
-        }
-    });
+        });
     join_all(greeted).await;
 }
 
@@ -155,13 +156,13 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
             "this node is in a cluster already: `rekindle cluster token` prints its token",
         ));
     }
-    let Some(place) = &config.cluster.advertise else {
+    let Some(advertised) = &config.cluster.advertise else {
         return Err(invalid(
             "other nodes must know how to reach this one: start it with `rekindle up --advertise HOST:PORT`"
                 .to_owned(),
         ));
     };
-    let address: Address = place.parse().map_err(|bad| invalid(format!("{bad}")))?;
+    let address: Address = advertised.parse().map_err(|bad| invalid(format!("{bad}")))?;
     let kept = MemberFile::read(&node.env, &config.dir).await.map_err(guests::words)?;
     let (file, secret) = match kept {
         // An earlier attempt was broken off.
@@ -190,8 +191,8 @@ pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster,
     let home = Life { node: node.id, incarnation: node.incarnation };
     let member = joined.member(&node.writer, config, (&node.identity, node.scale()), home);
     let member = member.map_err(guests::words)?;
-    let home_file = node.home.of_copies(node.incarnation).await.map_err(guests::words)?;
-    node.keep_copies(member, home_file, Vec::new());
+    let file_of_copies = node.node_file.of_copies(node.incarnation).await.map_err(guests::words)?;
+    node.keep_copies(member, file_of_copies, Vec::new());
     take_part(service, node).await.map_err(guests::words)?;
     Ok(show(service, node).await)
 }
@@ -229,7 +230,7 @@ async fn note_place(service: &Service, node: &Arc<Node>, member: &Member) -> Res
 async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
     let all = member.roster.read_all().await;
     let all = all.map_err(|why| ApiError::new(Kind::Unavailable, why))?;
-    let name = |entry: &Entry| entry.place.as_ref().map(|place| place.name.clone());
+    let name = |entry: &Entry| entry.contact.as_ref().map(|contact| contact.name.clone());
     let is_meant = |entry: &&Arc<Entry>| {
         entry.node.to_string().starts_with(word) || name(entry).is_some_and(|name| name == word)
     };
@@ -340,7 +341,7 @@ pub(crate) async fn show(service: &Service, node: &Arc<Node>) -> Cluster {
         return Cluster { node: node.id.to_string(), guests: described, ..Cluster::default() };
     };
     let member = &membership.member;
-    let place = member.place();
+    let contact = member.contact();
     let all = member.roster.read_all().await;
     let problem = all.as_ref().err().cloned();
     let all = all.unwrap_or_else(|_| member.roster.known());
@@ -349,9 +350,9 @@ pub(crate) async fn show(service: &Service, node: &Arc<Node>) -> Cluster {
     Cluster {
         member: true,
         node: node.id.to_string(),
-        name: place.name,
-        address: place.address.to_string(),
-        domain: place.domain,
+        name: contact.name,
+        address: contact.address.to_string(),
+        domain: contact.domain,
         problem,
         nodes: join_all(shown).await,
         holders: membership.keeping.view().iter().map(holder_words).collect(),
@@ -361,9 +362,9 @@ pub(crate) async fn show(service: &Service, node: &Arc<Node>) -> Cluster {
 }
 
 async fn node_of(node: &Node, member: &Member, entry: &Arc<Entry>) -> ClusterNode {
-    let place = entry.place.clone();
+    let contact = entry.contact.clone();
     let is_here = entry.host == node.id;
-    let answers = match &place {
+    let answers = match &contact {
         _ if is_here => true,
         Some(_) if !entry.is_removed => {
             member.calls.offer(entry.host, limits::ANSWER_WAIT).await.is_ok()
@@ -372,15 +373,15 @@ async fn node_of(node: &Node, member: &Member, entry: &Arc<Entry>) -> ClusterNod
     };
     let state = match entry {
         entry if entry.is_removed => "removed",
-        entry if entry.place.is_none() => "no member",
+        entry if entry.contact.is_none() => "no member",
         entry if entry.is_resting => "stopped",
         _ if !answers => "silent",
         entry if entry.host != entry.node => "taken over",
         entry if entry.is_draining => "draining",
         _ => "well",
     };
-    let (name, address, domain) = place.map_or_else(Default::default, |place| {
-        (place.name, place.address.to_string(), place.domain)
+    let (name, address, domain) = contact.map_or_else(Default::default, |contact| {
+        (contact.name, contact.address.to_string(), contact.domain)
     });
     ClusterNode {
         node: entry.node.to_string(),
@@ -422,7 +423,7 @@ fn held_words(node: &Node, member: &Member, one: &HeldNode) -> HeldCopies {
         holder::State::Guest => "goes on here",
     };
     let entry = member.roster.find(one.node);
-    let name = entry.and_then(|entry| entry.place.as_ref().map(|place| place.name.clone()));
+    let name = entry.and_then(|entry| entry.contact.as_ref().map(|contact| contact.name.clone()));
     HeldCopies {
         node: one.node.to_string(),
         name: name.unwrap_or_default(),
@@ -439,8 +440,8 @@ fn held_words(node: &Node, member: &Member, one: &HeldNode) -> HeldCopies {
 }
 
 fn describe(host: &Node, id: NodeId, guest: &State) -> Guest {
-    let place = guests::copies_folder(&host.config, id).display().to_string();
-    let empty = Guest { node: id.to_string(), folder: place, ..Guest::default() };
+    let folder = guests::copies_folder(&host.config, id).display().to_string();
+    let empty = Guest { node: id.to_string(), folder, ..Guest::default() };
     match guest {
         State::Starting(reason) => {
             Guest { state: "starting".to_owned(), reason: reason.clone(), ..empty }

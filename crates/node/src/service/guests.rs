@@ -39,9 +39,9 @@ async fn take(service: &Service, host: &Arc<Node>, node: NodeId, seen: Arc<Entry
     service.guests().set(node, Guest::Starting(None));
     let began = host.env.now();
     let folder = copies_folder(&host.config, node);
-    let is_named = |home: &NodeFile| home.node == node;
+    let is_named = |file: &NodeFile| file.node == node;
     let found = match NodeFile::read(&host.env, &folder).await {
-        Ok(Some(home)) if is_named(&home) => begin(host, &folder, None, Some(seen)).await,
+        Ok(Some(file)) if is_named(&file) => begin(host, &folder, None, Some(seen)).await,
         Ok(_) => Err(Error::Usage(format!("no copy of the log of node {node} is here"))),
         Err(error) => Err(error),
     };
@@ -81,7 +81,7 @@ async fn begin(
 /// Starts the guests that this host had before, in the background: those that `node.json` names,
 /// and those whose records name this host. A client of one that has begun here waits for it.
 pub(crate) async fn start(service: &Service, host: &Arc<Node>) {
-    let notes = host.home.guests().await;
+    let notes = host.node_file.guests().await;
     let noted: Vec<NodeId> = notes.iter().map(|note| note.node).collect();
     for note in notes {
         service.guests().set(note.node, Guest::Starting(None));
@@ -181,20 +181,20 @@ pub(crate) async fn adopt(
 ) -> Result<NodeId, ApiError> {
     let guests = service.guests();
     let _one_at_a_time = guests.taking.lock().await;
-    let home = NodeFile::read(&host.env, &folder).await.map_err(words)?.ok_or_else(|| {
+    let file = NodeFile::read(&host.env, &folder).await.map_err(words)?.ok_or_else(|| {
         let text = format!("{}: no node has this folder", folder.display());
         ApiError::new(Kind::Invalid, text)
     })?;
-    let id = home.node;
+    let id = file.node;
     if id == host.id || guests.find(id).await?.is_some() {
         return Ok(id);
     }
     // Nothing vouches for copies; a folder of its own is vouched for by the starts that it has
     // seen.
-    let permission = if home.is_own() { 0 } else { host.env.random_u64() };
+    let permission = if file.is_own() { 0 } else { host.env.random_u64() };
     let note = GuestNote { node: id, permission, folder: Some(folder.clone()) };
     let guest = begin(host, &folder, permitted(&note), None).await.map_err(words)?;
-    host.home.note_guest(note).await.map_err(words)?;
+    host.node_file.note_guest(note).await.map_err(words)?;
     serve(service, host, Arc::new(guest));
     Ok(id)
 }
@@ -241,7 +241,7 @@ async fn watch(service: Service, host: Weak<Node>, guest: Arc<Node>) {
     tracing::error!(node = %id, %reason, "a guest was replaced");
     service.guests().set(id, Guest::Replaced(reason));
     if let Some(host) = host.upgrade()
-        && let Err(error) = host.home.forget_guest(id).await
+        && let Err(error) = host.node_file.forget_guest(id).await
     {
         tracing::warn!(%error, "the replaced guest is still named in node.json");
     }

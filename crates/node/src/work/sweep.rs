@@ -34,7 +34,7 @@ pub async fn sweep(node: Arc<Node>, by: By, progress: Progress) -> Result<Value,
         tokio::select! {
             biased;
             status = &mut swept => break status,
-            () = node.env.sleep(super::INTERVAL) => progress.set(steps(node.sweeper.status().phase), Some(STEPS)),
+            () = node.env.sleep(super::INTERVAL) => progress.set(steps(node.sweeper.progress().phase), Some(STEPS)),
         }
     };
     let status = status.map_err(|error| ApiError::new(error.kind(), error.to_string()))?;
@@ -118,7 +118,7 @@ pub async fn leave(node: &Node) {
 /// Returns the status of the sweep, and the result of the last one.
 pub fn status(node: &Node, jobs: &Jobs) -> SweepStatus {
     let last = jobs.latest("sweep", JobState::Done);
-    let began = node.sweeper.status().started_microseconds;
+    let began = node.sweeper.progress().started_microseconds;
     let next = node.config.sweep.interval.map(|interval| {
         let from = began.unwrap_or(node.started.0);
         from.saturating_add(u64::try_from(interval.as_micros()).unwrap_or(u64::MAX))
@@ -127,6 +127,6 @@ pub fn status(node: &Node, jobs: &Jobs) -> SweepStatus {
         running: jobs.latest("sweep", JobState::Running).map(|job| job.id),
         finished: last.as_ref().and_then(|job| job.finished),
         next,
-        last: last.map_or_else(|| json!(node.sweeper.status()), |job| job.result),
+        last: last.map_or_else(|| json!(node.sweeper.progress()), |job| job.result),
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 use bytes::Bytes;
 use rekindle_base::random::Random;
 use rekindle_content::Class;
-use rekindle_content::sweep::{Budget, Options, SweepStatus, Sweeper};
+use rekindle_content::sweep::{Budget, Options, SweepProgress, Sweeper};
 use rekindle_datastore::key;
 use rekindle_datastore::layer::meter::{self, Call, Meter, StorePart};
 use rekindle_env::sim::Stop;
@@ -68,7 +68,7 @@ impl Bed {
     }
 
     /// Sweeps as a node does. Returns how many objects of volumes, and parts of packs, were read.
-    async fn sweep(&self) -> (u64, Reaped, SweepStatus) {
+    async fn sweep(&self) -> (u64, Reaped, SweepProgress) {
         let reads = || {
             let of = |part| [Call::Get, Call::GetRange].map(|call| self.meter.requests(part, call));
             [StorePart::Records, StorePart::Data, StorePart::Metadata]

@@ -1,8 +1,7 @@
 //! The timeline: one bar a phase on an axis in milliseconds. Plain SVG, legible on light and dark.
 
 use super::{milliseconds, since};
-use rekindle_front::http::api::BootReport;
-use std::fmt::Write;
+use rekindle_front::http::api::{BootPhase, BootReport};
 
 const ROW: u64 = 22;
 /// Left end of the axis, which has names to its left.
@@ -19,91 +18,124 @@ const INK: &str = "#808080";
 
 /// Draws the report.
 pub fn timeline(report: &BootReport) -> String {
-    let ends = report.phases.iter().map(|phase| phase.began_us + phase.took_us);
-    let all = ends.max().unwrap_or(0).max(1);
-    let place = |time: u64| LEFT as f64 + time as f64 * AXIS as f64 / all as f64;
-    let bottom = TOP + report.phases.len() as u64 * ROW;
-    let (width, height) = (LEFT + AXIS + RIGHT, bottom + 3 * ROW);
-    let mut svg = String::new();
-    let mut put = |line: String| {
-        // Writing to a string cannot fail.
-        let _ = writeln!(svg, "{line}");
-    };
-    put(format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"12\" fill=\"{INK}\">"
-    ));
-    let first = match report.first_reply_us {
-        Some(time) => format!("first reply after {} ms", milliseconds(time)),
-        None => "no client has been answered yet".to_owned(),
-    };
-    let title = format!("rekindle {}, start {}: {first}", report.version, report.incarnation);
-    put(format!("<title>{}</title>", escaped(&title)));
-    put(format!("<text x=\"12\" y=\"20\" font-size=\"15\">{}</text>", escaped(&title)));
-    put(format!("<text x=\"12\" y=\"38\">milliseconds {}</text>", since(report)));
-    let step = step(all);
-    for mark in (0..=all / step).map(|mark| mark * step) {
-        let x = place(mark);
-        put(format!(
-            "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"{INK}\" stroke-opacity=\"0.35\"/>"
-        ));
-        let label = mark as f64 / 1000.0;
-        put(format!("<text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", TOP - 8));
-    }
+    let mut drawing = Drawing::of(report);
+    drawing.head(report);
+    drawing.axis();
     for (row, phase) in report.phases.iter().enumerate() {
-        let y = TOP + row as u64 * ROW;
+        drawing.phase(TOP + row as u64 * ROW, phase);
+    }
+    drawing.fetches(report);
+    drawing.put("</svg>");
+    drawing.svg
+}
+
+/// The picture as far as it is drawn.
+struct Drawing {
+    svg: String,
+    /// Length of the axis, microseconds.
+    all_us: u64,
+    /// Lower end of the bars.
+    bottom: u64,
+}
+
+impl Drawing {
+    fn of(report: &BootReport) -> Self {
+        let ends = report.phases.iter().map(|phase| phase.began_us + phase.took_us);
+        let all_us = ends.max().unwrap_or(0).max(1);
+        Self { svg: String::new(), all_us, bottom: TOP + report.phases.len() as u64 * ROW }
+    }
+
+    fn put(&mut self, line: &str) {
+        self.svg.push_str(line);
+        self.svg.push('\n');
+    }
+
+    /// Where a time is on the axis.
+    fn place(&self, time_us: f64) -> f64 {
+        LEFT as f64 + time_us * AXIS as f64 / self.all_us as f64
+    }
+
+    fn head(&mut self, report: &BootReport) {
+        let (width, height) = (LEFT + AXIS + RIGHT, self.bottom + 3 * ROW);
+        self.put(&format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
+             font-family=\"sans-serif\" font-size=\"12\" fill=\"{INK}\">"
+        ));
+        let first = match report.first_reply_us {
+            Some(time) => format!("first reply after {} ms", milliseconds(time)),
+            None => "no client has been answered yet".to_owned(),
+        };
+        let title = format!("rekindle {}, start {}: {first}", report.version, report.incarnation);
+        let title = escaped(&title);
+        self.put(&format!("<title>{title}</title>"));
+        self.put(&format!("<text x=\"12\" y=\"20\" font-size=\"15\">{title}</text>"));
+        self.put(&format!("<text x=\"12\" y=\"38\">milliseconds {}</text>", since(report)));
+    }
+
+    fn axis(&mut self) {
+        let (step, bottom) = (step(self.all_us), self.bottom);
+        for mark in (0..=self.all_us / step).map(|mark| mark * step) {
+            let x = self.place(mark as f64);
+            self.put(&format!(
+                "<line x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\" stroke=\"{INK}\" stroke-opacity=\"0.35\"/>"
+            ));
+            let (y, label) = (TOP - 8, mark as f64 / 1000.0);
+            self.put(&format!(
+                "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{label}</text>"
+            ));
+        }
+    }
+
+    fn phase(&mut self, y: u64, phase: &BootPhase) {
         let (indent, color) = match (&phase.part_of, phase.name.as_str()) {
             (Some(_), _) => (26, "#6fa8dc"),
             // Not our time: no client had connected yet.
             (None, "first-connection") => (12, "#b0b0b0"),
             (None, _) => (12, "#3d85c6"),
         };
-        let (x, end) = (place(phase.began_us), place(phase.began_us + phase.took_us));
-        let length = (end - x).max(1.5);
+        let x = self.place(phase.began_us as f64);
+        let length = (self.place((phase.began_us + phase.took_us) as f64) - x).max(1.5);
         let (name, baseline) = (escaped(&phase.name), y + 15);
-        put(format!("<text x=\"{indent}\" y=\"{baseline}\">{}</text>", shortened(&name)));
-        put(format!(
+        let (began, took) = (milliseconds(phase.began_us), milliseconds(phase.took_us));
+        self.put(&format!("<text x=\"{indent}\" y=\"{baseline}\">{}</text>", shortened(&name)));
+        self.put(&format!(
             "<rect x=\"{x:.1}\" y=\"{}\" width=\"{length:.1}\" height=\"{}\" rx=\"2\" fill=\"{color}\"><title>{name}: \
-             from {} ms, {} ms</title></rect>",
+             from {began} ms, {took} ms</title></rect>",
             y + 4,
             ROW - 8,
-            milliseconds(phase.began_us),
-            milliseconds(phase.took_us)
         ));
-        put(format!(
-            "<text x=\"{:.1}\" y=\"{baseline}\">{}</text>",
-            x + length + 5.0,
-            milliseconds(phase.took_us)
-        ));
+        let beside = x + length + 5.0;
+        self.put(&format!("<text x=\"{beside:.1}\" y=\"{baseline}\">{took}</text>"));
     }
-    let (read, y) = (&report.fetched, bottom + ROW);
-    put(format!(
-        "<text x=\"12\" y=\"{y}\">read for it: {} in RAM, {} in warm memory (hits {}), {} from the store</text>",
-        read.ram,
-        read.warm,
-        crate::command::warm::rate(read.warm, crate::command::warm::missed(&report.misses)),
-        read.store
-    ));
-    for fetch in &report.fetches {
-        let color = match fetch.source.as_str() {
-            "store" => "#cc4125",
-            "warm" => "#e69138",
-            _ => "#6aa84f",
-        };
-        let (x, y) = (place(fetch.began_us), bottom + ROW + 10);
-        let end = fetch.began_us as f64 + fetch.took_us;
-        let length = (LEFT as f64 + end * AXIS as f64 / all as f64 - x).max(1.0);
-        put(format!(
-            "<rect x=\"{x:.1}\" y=\"{y}\" width=\"{length:.1}\" height=\"8\" fill=\"{color}\"><title>{} {} from {}: {:.1} \
-             us</title></rect>",
-            escaped(&fetch.what),
-            escaped(&fetch.name),
-            escaped(&fetch.source),
-            fetch.took_us
+
+    fn fetches(&mut self, report: &BootReport) {
+        let (read, y) = (&report.fetched, self.bottom + ROW);
+        self.put(&format!(
+            "<text x=\"12\" y=\"{y}\">read for it: {} in RAM, {} in warm memory (hits {}), {} from the store</text>",
+            read.ram,
+            read.warm,
+            crate::command::warm::rate(read.warm, crate::command::warm::missed(&report.misses)),
+            read.store
         ));
+        for fetch in &report.fetches {
+            let color = match fetch.source.as_str() {
+                "store" => "#cc4125",
+                "warm" => "#e69138",
+                _ => "#6aa84f",
+            };
+            let x = self.place(fetch.began_us as f64);
+            let length = (self.place(fetch.began_us as f64 + fetch.took_us) - x).max(1.0);
+            self.put(&format!(
+                "<rect x=\"{x:.1}\" y=\"{}\" width=\"{length:.1}\" height=\"8\" fill=\"{color}\"><title>{} {} from {}: {:.1} \
+                 us</title></rect>",
+                y + 10,
+                escaped(&fetch.what),
+                escaped(&fetch.name),
+                escaped(&fetch.source),
+                fetch.took_us
+            ));
+        }
     }
-    put("</svg>".to_owned());
-    svg
 }
 
 /// Returns a round time between two marks: 1, 2 or 5 times a power of ten microseconds.
@@ -146,7 +178,7 @@ fn shortened(escaped: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_front::http::api::{BootFetch, BootPhase};
+    use rekindle_front::http::api::BootFetch;
 
     #[test]
     fn marks_are_round_and_few() {

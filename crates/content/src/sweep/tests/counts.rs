@@ -202,7 +202,7 @@ impl Bed {
     }
 
     /// Sweeps; returns the reads of packs, and the status.
-    async fn sweep(&self) -> (u64, SweepStatus) {
+    async fn sweep(&self) -> (u64, SweepProgress) {
         let reads = || -> u64 {
             let of = |part| [Call::Get, Call::GetRange].map(|call| self.meter.requests(part, call));
             [StorePart::Data, StorePart::Metadata].map(of).as_flattened().iter().sum()

@@ -51,7 +51,7 @@ fn what_a_reader_holds_stays_and_without_a_hold_it_is_gone() {
             assert_eq!((read.is_ok() || !is_held, cold.is_ok()), (true, is_held));
             drop(hold);
             env.sleep(Duration::from_secs(30)).await;
-            assert!(sweeper.status().packs_deleted > 0);
+            assert!(sweeper.progress().packs_deleted > 0);
         });
     }
 }

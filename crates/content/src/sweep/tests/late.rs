@@ -137,7 +137,7 @@ fn a_sweep_does_not_wait_for_ever_for_what_this_node_had_begun() {
         let (stopping, clock) = (sweeper.clone(), env.clone());
         env.spawn("stop", async move {
             clock.sleep(Duration::from_secs(10)).await;
-            assert!(stopping.status().waits_for.is_some());
+            assert!(stopping.progress().waits_for.is_some());
             stopping.stop();
         });
         let error = sweeper.run().await.unwrap_err().to_string();

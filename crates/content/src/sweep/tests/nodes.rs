@@ -83,7 +83,7 @@ fn nothing_is_deleted_before_every_live_node_has_agreed() {
         batch.flush().await.unwrap();
         let error = one.sweeper.run().await.unwrap_err();
         assert!(error.to_string().contains("has not agreed"), "{error}");
-        assert!(one.sweeper.status().failure.is_some());
+        assert!(one.sweeper.progress().failure.is_some());
         two.content.read_uncached(&kept, Class::Data).await.unwrap();
         // The other node agrees as soon as its batch has come to its end.
         let agreeing = two.sweeper.clone();
@@ -124,7 +124,7 @@ fn whoever_is_fenced_has_left_or_was_dismissed_is_not_waited_for_and_a_new_start
         start(&env, &store, &vaults, 2, 8).await;
         garbage(&one.content).await;
         assert!(one.sweeper.run().await.is_err());
-        let failure = one.sweeper.status().failure.unwrap();
+        let failure = one.sweeper.progress().failure.unwrap();
         let command = format!("`rekindle sweep dismiss {}`", NodeId([2; 16]));
         assert!(failure.contains(&command), "{failure}");
         assert_eq!(one.sweeper.dismiss(NodeId([2; 16])).await.unwrap(), Incarnation(8));

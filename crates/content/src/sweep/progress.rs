@@ -1,11 +1,11 @@
-//! The status of the sweep that the user sees.
+//! The progress of a sweep.
 
 use super::machine::Phase;
 use serde::Serialize;
 
 /// The progress of a sweep, and the result of the last one.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct SweepStatus {
+pub struct SweepProgress {
     /// The present phase.
     pub phase: Phase,
     /// Sweeps that came to their end since start.
