@@ -57,15 +57,16 @@ impl Appliance {
         let built: Value = serde_json::from_str(&built)?;
         let memory = built["memory"]["path"].as_str().context("a path")?.into();
         let mut appliance = Self { folder, scratch, memory, runner: None };
-        appliance.run()?;
+        appliance.run(&[])?;
         Ok(appliance)
     }
 
-    fn run(&mut self) -> Result<()> {
+    fn run(&mut self, more: &[&str]) -> Result<()> {
         let said = std::fs::File::create(self.scratch.join("said.txt"))?;
         let mut command = Command::new(binary());
         command
             .args(["appliance", "run", "--json", "--nbd", "off", "--http", "127.0.0.1:0"])
+            .args(more)
             .arg(&self.folder);
         command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
         self.runner = Some(command.spawn()?);
@@ -84,10 +85,14 @@ impl Appliance {
 
     /// Waits until the guest has begun to serve that many times.
     fn wait_for_service(&self, times: usize) -> Result<()> {
-        wait_until("the guest to serve", || self.services() >= times).with_context(|| {
-            let console = std::fs::read(self.folder.join("console.log")).unwrap_or_default();
-            format!("{:?}\n{}", self.said(), String::from_utf8_lossy(&console))
-        })
+        wait_until("the guest to serve", || self.services() >= times)
+            .with_context(|| self.console())
+    }
+
+    /// Returns all that the runner and the guest have printed.
+    fn console(&self) -> String {
+        let console = std::fs::read(self.folder.join("console.log")).unwrap_or_default();
+        format!("{:?}\n{}", self.said(), String::from_utf8_lossy(&console))
     }
 
     fn cli(&self, arguments: &[&str]) -> Result<Value> {
@@ -128,7 +133,7 @@ impl Appliance {
 
     /// Runs `rekindle stop`: the machine is off after it.
     fn stop(&mut self) -> Result<()> {
-        self.cli(&["stop"])?;
+        self.cli(&["stop"]).with_context(|| self.console())?;
         let mut runner = self.runner.take().context("it runs")?;
         wait_until("the machine to be off", || {
             runner.try_wait().is_ok_and(|ended| ended.is_some())
@@ -276,6 +281,18 @@ fn with_the_hosts_memory_gone_everything_synced_is_there() -> Result<()> {
     let status = appliance.cli(&["status"])?;
     assert_eq!(status["state"], "serving", "{status}");
     assert!(Path::new(&appliance.memory).exists(), "there is new memory");
+    appliance.stop()
+}
+
+/// A QEMU that goes on when the guest is off stands for a guest whose kernel hangs on its way down.
+#[test]
+fn a_guest_that_hangs_when_it_is_switched_off_is_off() -> Result<()> {
+    if is_missing() {
+        return Ok(());
+    }
+    let mut appliance = Appliance::start("appliance-hangs", "ivshmem")?;
+    appliance.stop()?;
+    appliance.run(&["--qemu=-no-shutdown"])?;
     appliance.stop()
 }
 

@@ -52,6 +52,8 @@ const HTTP: SocketAddrV4 = SocketAddrV4::new(GUEST, 8809);
 const START: &str = "opt/rekindle/start";
 /// The byte that the guest writes to its second serial port when the daemon serves.
 const SERVES: u8 = b'+';
+/// The byte that the guest writes there when nothing of it is left but to be switched off.
+const ENDS: u8 = b'-';
 /// Signals at which [`run()`] resets the guest, and makes it panic.
 const RESET: Signal = Signal::USR1;
 const PANIC: Signal = Signal::USR2;

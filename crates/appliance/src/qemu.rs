@@ -147,6 +147,7 @@ fn words(folder: &Path, memory: &Memory, run: &Run) -> Vec<OsString> {
         },
     );
     words.push("-nodefaults".into());
+    words.extend(run.qemu.iter().flat_map(|text| text.split_whitespace().map(OsString::from)));
     words
 }
 

@@ -5,7 +5,7 @@
 use crate::forward::{Gate, Way};
 use crate::monitor::{Event, Monitor};
 use crate::qemu::{self, Accelerator};
-use crate::{CONSOLE, Description, PANIC, RESET, SAID, SERVES};
+use crate::{CONSOLE, Description, ENDS, PANIC, RESET, SAID, SERVES};
 use clap::Args;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
@@ -28,6 +28,8 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 /// Longest time for a guest to switch itself off.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time for a guest to be off once nothing else of it is left.
+const OFF_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause before a QEMU that died is started again.
 const RESTART_PAUSE: Duration = Duration::from_millis(200);
 /// Most deaths of QEMU before a guest has ever served: a port may have been taken in between.
@@ -84,6 +86,9 @@ pub struct Run {
     /// A command for the guest to run once, when it serves, with its output on the console
     #[arg(long, hide = true)]
     pub then: Option<String>,
+    /// Further arguments of QEMU
+    #[arg(long, hide = true, allow_hyphen_values = true)]
+    pub qemu: Option<String>,
     /// Further arguments of `rekindle up` in the guest
     #[arg(last = true, value_name = "UP ARGUMENTS")]
     pub up: Vec<String>,
@@ -129,6 +134,7 @@ pub fn run(run: &Run, json: bool) -> Outcome<u8> {
             serving: false,
             tries: 0,
             stopping: None,
+            ending: None,
             began: Instant::now(),
             cause: "start",
         };
@@ -160,6 +166,8 @@ struct Keeper<'a> {
     tries: u32,
     /// Time at which the guest was asked to switch itself off.
     stopping: Option<Instant>,
+    /// Time at which nothing was left of the guest but to be switched off.
+    ending: Option<Instant>,
     /// Begin and cause of the present start of the guest.
     began: Instant,
     cause: &'static str,
@@ -172,10 +180,16 @@ enum End {
     Died(ExitStatus),
 }
 
+/// A word of the guest on its second serial port.
+enum Word {
+    Serves,
+    Ends,
+}
+
 /// An event while QEMU runs.
 enum News {
     Monitor(Event),
-    Serves(io::Result<()>),
+    Said(io::Result<Word>),
     Child,
     Stop,
     Reset,
@@ -228,8 +242,9 @@ impl Keeper<'_> {
         let mut off = false;
         loop {
             match self.listen(&mut monitor, &mut signal).await {
-                News::Serves(Ok(())) => self.serves(way).await,
-                News::Serves(Err(_)) | News::Child => {
+                News::Said(Ok(Word::Serves)) => self.serves(way).await,
+                News::Said(Ok(Word::Ends)) => self.ending = Some(Instant::now()),
+                News::Said(Err(_)) | News::Child => {
                     if let Some(status) = child.ended().await? {
                         return Ok(if off && status.success() {
                             End::Off
@@ -256,6 +271,11 @@ impl Keeper<'_> {
                     self.stopping = Some(Instant::now());
                     let _ = monitor.execute("system_powerdown").await;
                 }
+                News::Late if self.ending.is_some() => {
+                    off = true;
+                    self.ending = None;
+                    let _ = monitor.execute("quit").await;
+                }
                 News::Stop | News::Late => {
                     self.stopping = Some(Instant::now());
                     let _ = monitor.execute("quit").await;
@@ -265,11 +285,14 @@ impl Keeper<'_> {
     }
 
     async fn listen(&mut self, monitor: &mut Monitor, signal: &mut UnixStream) -> News {
-        let late = self.stopping.map(|since| since + STOP_PATIENCE);
+        let late = match (self.ending, self.stopping) {
+            (Some(since), _) => Some(since + OFF_PATIENCE),
+            (None, stopping) => stopping.map(|since| since + STOP_PATIENCE),
+        };
         tokio::select! {
             biased;
             event = monitor.next() => News::Monitor(event),
-            said = until_it_serves(signal) => News::Serves(said),
+            said = word(signal) => News::Said(said),
             _ = self.child.recv() => News::Child,
             _ = self.stop.next() => News::Stop,
             _ = self.reset.recv() => News::Reset,
@@ -280,6 +303,7 @@ impl Keeper<'_> {
 
     fn begin(&mut self, cause: &'static str) {
         self.serving = false;
+        self.ending = None;
         (self.began, self.cause) = (Instant::now(), cause);
     }
 
@@ -384,11 +408,12 @@ impl Drop for KilledOnDrop {
 }
 
 /// Waits for the guest's word on its second serial port.
-async fn until_it_serves(signal: &mut UnixStream) -> io::Result<()> {
+async fn word(signal: &mut UnixStream) -> io::Result<Word> {
     loop {
-        let byte = signal.read_u8().await?;
-        if byte == SERVES {
-            return Ok(());
+        match signal.read_u8().await? {
+            SERVES => return Ok(Word::Serves),
+            ENDS => return Ok(Word::Ends),
+            _ => {}
         }
     }
 }

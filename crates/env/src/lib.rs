@@ -16,6 +16,7 @@ mod aligned;
 pub mod boot;
 pub mod limits;
 pub mod real;
+mod result;
 pub mod sim;
 mod switch;
 #[cfg(test)]
@@ -217,11 +218,9 @@ impl Env {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> T {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.parts.tasks.blocking(Box::new(move || {
-            let _ = sender.send(work());
-        }));
-        receiver.await.expect("blocking work panicked")
+        let (sender, result) = result::channel("blocking work");
+        self.parts.tasks.blocking(Box::new(move || sender.send(work())));
+        result.await
     }
 
     /// Runs `task` as a background task and gives its result: for futures that need the background
@@ -241,10 +240,8 @@ impl Env {
         name: &'static str,
         task: impl Future<Output = T> + Send + 'static,
     ) -> impl Future<Output = T> + Send + 'static {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.spawn(name, async move {
-            let _ = sender.send(task.await);
-        });
-        async { receiver.await.expect("background task panicked") }
+        let (sender, result) = result::channel("a background task");
+        self.spawn(name, async move { sender.send(task.await) });
+        result
     }
 }

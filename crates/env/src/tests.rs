@@ -411,3 +411,41 @@ fn what_is_made_on_disk_is_closed_to_others() {
     assert_eq!((mode(&above), mode(&below)), (0o700, 0o700));
     assert_eq!((mode(&made), mode(&old), mode(&read)), (0o600, 0o600, 0o644));
 }
+
+/// The threads end while tasks wait for work, and for one another. A panic would end a process that
+/// has stopped in order as if it had died.
+#[test]
+fn work_that_is_dropped_at_the_end_is_no_panic() {
+    struct Ending(Arc<AtomicUsize>);
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            self.0.fetch_add(usize::from(std::thread::panicking()), Ordering::SeqCst);
+        }
+    }
+    let panics = Arc::new(AtomicUsize::new(0));
+    for _ in 0..30 {
+        let (env, runtime) = real::env().expect("an environment");
+        for task in 0..16 {
+            let (env, ending) = (env.clone(), Ending(panics.clone()));
+            env.clone().spawn("busy", async move {
+                let _ending = ending;
+                loop {
+                    match task % 2 {
+                        0 => env.blocking(std::thread::yield_now).await,
+                        _ => env.run("inner", tokio::task::yield_now()).await,
+                    }
+                }
+            });
+        }
+        runtime.block_on(env.sleep(Duration::from_millis(5)));
+        runtime.shut_down(Duration::from_millis(20));
+    }
+    assert_eq!(panics.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+#[should_panic(expected = "blocking work panicked")]
+fn a_panic_of_work_is_one_of_its_waiter() {
+    let (env, runtime) = real::env().expect("an environment");
+    runtime.block_on(env.blocking(|| panic!("a bug")));
+}

@@ -49,6 +49,9 @@ pub enum Error {
     /// Another process took this node's place while it served.
     #[error("{0}")]
     Fenced(String),
+    /// The node was asked to stop, and a part of that failed.
+    #[error("{0}")]
+    Unclean(Box<Error>),
     #[error(transparent)]
     Log(#[from] rekindle_log::Error),
     #[error(transparent)]
@@ -70,6 +73,7 @@ impl Error {
             Error::Newer { .. } => Kind::Unsupported,
             Error::Store { source, .. } => source.kind(),
             Error::Copied(_) | Error::TakenOver { .. } | Error::Fenced(_) => Kind::Fenced,
+            Error::Unclean(error) => error.kind(),
             Error::Log(error) => error.kind(),
             Error::Volume(error) => error.kind(),
         }

@@ -186,6 +186,7 @@ pub async fn until_end(
         }
     };
     telling.abort();
+    let outcome = outcome.map_err(|error| Error::Unclean(Box::new(error)));
     match fenced {
         Some(reason) => outcome.and(Err(Error::Fenced(reason))),
         None => outcome,

@@ -18,7 +18,7 @@ use crate::sockets::Listening;
 use crate::upgrade::{self, Answer, Arrival};
 use crate::worker::{Handover, Ready};
 use rekindle_env::real::standard_error;
-use rekindle_terminal::failure::{EXIT_FENCED, Failure, Outcome};
+use rekindle_terminal::failure::{EXIT_FENCED, EXIT_UNCLEAN, Failure, Outcome};
 use rekindle_terminal::output::tell;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
@@ -244,6 +244,10 @@ impl Supervisor {
         let gives_up = self.announce.is_some() && status.code().is_some();
         if now.stopping || gives_up || (status.success() && !retired) {
             return Some(exit_code(status));
+        }
+        if status.code() == Some(EXIT_UNCLEAN.into()) && !retired {
+            // It was asked to stop, and has said what failed.
+            return Some(EXIT_UNCLEAN);
         }
         if status.code() == Some(EXIT_FENCED.into()) {
             // Another worker would be fenced too. This one has said why.

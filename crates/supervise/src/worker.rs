@@ -5,9 +5,9 @@ use crate::memory_holder;
 use crate::sockets::{self, Listening, Passed, Role};
 use rekindle_base::Kind;
 use rekindle_env::real::standard_error;
-use rekindle_terminal::failure::{EXIT_FENCED, EXIT_USAGE, Failure, Outcome};
+use rekindle_terminal::failure::{EXIT_FENCED, EXIT_UNCLEAN, EXIT_USAGE, Failure, Outcome};
 use rekindle_terminal::output;
-use rustix::process::{Pid, Signal, getpgid, getpgrp, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
@@ -184,9 +184,9 @@ fn say_progress(stopping: &rekindle_volume::StopProgress) {
     // worker has a process group of its own: its supervisor's group is the one that would be in the
     // foreground.
     if std::io::IsTerminal::is_terminal(&io::stderr()) {
-        let of_parent = getppid().and_then(|parent| getpgid(Some(parent)).ok());
+        let of_parent = getppid().and_then(|parent| output::group(Some(parent)));
         let foreground = output::foreground();
-        if foreground.is_none() || (foreground != of_parent && foreground != Some(getpgrp())) {
+        if foreground.is_none() || (foreground != of_parent && foreground != output::group(None)) {
             return;
         }
     }
@@ -209,7 +209,14 @@ fn progress_line(stopping: &rekindle_volume::StopProgress) -> String {
 }
 
 fn explain(error: rekindle_node::Error) -> Failure {
-    let mut failure = Failure::new("cannot serve").because(&error).kind(error.kind());
+    let what = match error {
+        rekindle_node::Error::Unclean(_) => "the stop did not go to its end",
+        _ => "cannot serve",
+    };
+    let mut failure = Failure::new(what).because(&error).kind(error.kind());
+    if matches!(error, rekindle_node::Error::Unclean(_)) {
+        failure.exit = EXIT_UNCLEAN;
+    }
     if matches!(error, rekindle_node::Error::Usage(_)) {
         failure.exit = EXIT_USAGE;
     }

@@ -2,6 +2,7 @@
 
 use comfy_table::{Table, presets};
 use rekindle_env::real::standard_error;
+use rustix::process::Pid;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -100,14 +101,23 @@ pub fn pairs(pairs: &[(&str, String)]) {
 /// A process in the background would write into the output of another one.
 #[must_use]
 pub fn is_watched() -> bool {
-    io::stderr().is_terminal() && foreground() == Some(rustix::process::getpgrp())
+    io::stderr().is_terminal() && foreground().is_some_and(|here| group(None) == Some(here))
 }
 
 /// The process group that the terminal at standard error belongs to at present.
 #[must_use]
-pub fn foreground() -> Option<rustix::process::Pid> {
+pub fn foreground() -> Option<Pid> {
     // SAFETY: a plain system call.
-    rustix::process::Pid::from_raw(unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) }.max(0))
+    Pid::from_raw(unsafe { libc::tcgetpgrp(libc::STDERR_FILENO) }.max(0))
+}
+
+/// The process group of a process, or of this one. `None`: the process is gone, or the group has no
+/// number here. That is so in a container, when the group's leader is outside, and for the first
+/// process of a machine. `rustix` takes such a group for a bug.
+#[must_use]
+pub fn group(process: Option<Pid>) -> Option<Pid> {
+    // SAFETY: a plain system call.
+    Pid::from_raw(unsafe { libc::getpgid(Pid::as_raw(process)) }.max(0))
 }
 
 /// Makes a progress bar on standard error, hidden unless a user watches. [`show_share`] and
@@ -175,6 +185,30 @@ pub fn moment(microseconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A process whose group's leader is outside its namespace, as in a container.
+    #[test]
+    fn a_group_from_outside_is_none() {
+        const INSIDE: &str = "REKINDLE_TEST_INSIDE";
+        if std::env::var_os(INSIDE).is_some() {
+            assert_eq!((std::process::id(), group(None)), (1, None));
+            return;
+        }
+        assert!(group(None).is_some());
+        let unshared = |arguments: &[&str]| {
+            let mut command = std::process::Command::new("unshare");
+            command.args(["--pid", "--fork"]).args(arguments).env(INSIDE, "1");
+            command.output().ok().map(|output| output.status.success())
+        };
+        if unshared(&["true"]) != Some(true) {
+            println!("SKIPPED: `unshare --pid` needs root, and util-linux");
+            assert!(std::env::var_os("CI").is_none(), "CI has both");
+            return;
+        }
+        let program = std::env::current_exe().unwrap();
+        let name = "output::tests::a_group_from_outside_is_none";
+        assert_eq!(unshared(&[program.to_str().unwrap(), "--exact", name]), Some(true));
+    }
 
     #[test]
     fn paths_can_be_pasted_into_a_shell() {

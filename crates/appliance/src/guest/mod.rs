@@ -9,9 +9,10 @@ mod button;
 mod network;
 
 use crate::build::{BINARY, MODULES};
-use crate::{GATEWAY, GUEST, HTTP, NBD, NETWORK_BITS, SERVES, START, Start};
+use crate::{ENDS, GATEWAY, GUEST, HTTP, NBD, NETWORK_BITS, SERVES, START, Start};
 use anyhow::{Context, Result, bail};
 use rekindle_supervise::ivshmem;
+use rekindle_terminal::failure::EXIT_UNCLEAN;
 use rekindle_terminal::output;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, WaitOptions, wait};
@@ -31,7 +32,7 @@ const DISK: &str = "/dev/vda";
 const DATA: &str = "/data";
 const PMEM: &str = "/dev/pmem0";
 const PMEM_FOLDER: &str = "/warm";
-/// Serial port at which the host listens for [`SERVES`].
+/// Serial port at which the host listens for [`SERVES`] and [`ENDS`].
 const SIGNAL: &str = "/dev/ttyS1";
 /// Longest wait for a device to appear.
 const DEVICE_PATIENCE: Duration = Duration::from_secs(10);
@@ -70,6 +71,7 @@ fn live() -> Result<()> {
         served |= up.served();
         match code {
             Some(0) => return Ok(()),
+            Some(code) if code == i32::from(EXIT_UNCLEAN) => return Ok(()),
             code if !served => bail!("`rekindle up` gave up, exit code {code:?}"),
             code => output::tell(&format!(
                 "appliance: `rekindle up` ended, exit code {code:?}; starting it again"
@@ -196,13 +198,7 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
         output::line(&line);
         if !served && line.starts_with('{') {
             served = true;
-            let told = File::options()
-                .write(true)
-                .open(SIGNAL)
-                .and_then(|mut port| port.write_all(&[SERVES]));
-            if let Err(error) = told {
-                output::tell(&format!("appliance: {SIGNAL}: {error}"));
-            }
+            signal(SERVES);
             if !then.is_empty() {
                 // The command's result is only for the reader of the console.
                 let ran = Command::new(BINARY)
@@ -219,12 +215,23 @@ fn listen(output: impl std::io::Read, then: &[String]) -> bool {
     served
 }
 
+/// Tells the host.
+fn signal(word: u8) {
+    let told =
+        File::options().write(true).open(SIGNAL).and_then(|mut port| port.write_all(&[word]));
+    if let Err(error) = told {
+        output::tell(&format!("appliance: {SIGNAL}: {error}"));
+    }
+}
+
 /// Switches the machine off. Every other process is gone, or about to be.
 fn switch_off() -> ! {
     rustix::fs::sync();
     let _ = unmount(DATA, UnmountFlags::empty());
     let _ = unmount(PMEM_FOLDER, UnmountFlags::empty());
     rustix::fs::sync();
+    // A kernel may hang on its way down: the host need not wait for it.
+    signal(ENDS);
     let _ = rustix::system::reboot(RebootCommand::PowerOff);
     // A machine without a switch stays on: its operator sees the last line of the console.
     output::tell("appliance: off");
