@@ -9,6 +9,7 @@ mod cli;
 mod client_crash;
 mod clients;
 mod cluster;
+mod forwarding;
 mod datastore_trouble;
 mod dedup;
 mod filesystems;

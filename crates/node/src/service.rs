@@ -7,9 +7,13 @@
 mod api;
 pub mod cluster;
 mod exports;
+mod forward;
 pub mod guests;
 mod kept;
+mod visitors;
 mod words;
+
+pub use exports::Export;
 
 use crate::assemble::Node;
 use crate::guests::Guests;
@@ -63,6 +67,10 @@ struct Inner {
     node: watch::Sender<Option<Arc<Node>>>,
     /// Lost nodes that go on here.
     guests: Guests,
+    /// Clients here whose volumes other hosts serve.
+    forwards: forward::Forwards,
+    /// Clients of other hosts whose volumes this one serves.
+    visitors: visitors::Visitors,
     /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
     /// The phase of the stop.
@@ -126,6 +134,8 @@ impl Service {
             last_failure: Mutex::default(),
             node: watch::channel(None).0,
             guests: Guests::default(),
+            forwards: forward::Forwards::default(),
+            visitors: visitors::Visitors::default(),
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,
@@ -308,6 +318,20 @@ impl Service {
         match shown.ok().and_then(|info| info.vault.owner) {
             Some(owner) => Ok(self.guests().find(owner).await?.unwrap_or(node)),
             None => Ok(node),
+        }
+    }
+
+    /// Returns the node that a volume belongs to, for work that only this node can do: it runs here.
+    async fn owner_of(&self, volume: &str) -> Result<Arc<Node>, ApiError> {
+        let node = self.node_of(volume).await?;
+        let Some(membership) = node.membership() else { return Ok(node) };
+        let shown = self.while_it_answers(&node, node.volumes.show(volume)).await?;
+        // A volume that cannot be shown is this node's: its calls return the error.
+        match shown.ok().and_then(|info| info.vault.owner) {
+            Some(owner) if owner != node.id => {
+                Err(cluster::at_another_host(&membership.member, volume, owner).await)
+            }
+            _ => Ok(node),
         }
     }
 

@@ -7,9 +7,10 @@ use crate::heard;
 use crate::linear::FIRST;
 use crate::oracle::BLOCK;
 use rekindle_base::Kind;
-use rekindle_block::Device;
+use rekindle_node::Export;
 use rekindle_env::Env;
 use rekindle_front::http::Api;
+use rekindle_front::nbd::{ExportError, Target};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -94,8 +95,30 @@ impl Run {
     }
 
     /// Attaches a volume, if this host serves it.
-    async fn attach(&self, served: &Served, volume: &Volume) -> Result<Option<Device>, String> {
-        let error = match served.attach(&volume.name).await {
+    async fn attach(&self, served: &Served, volume: &Volume) -> Result<Option<Export>, String> {
+        let attached = served.attach(&volume.name).await;
+        self.attached(volume, attached.map(Export::Here))
+    }
+
+    /// Attaches a volume, wherever it is served.
+    async fn attach_anywhere(
+        &self,
+        served: &Served,
+        volume: &Volume,
+    ) -> Result<Option<Export>, String> {
+        let attached = served.attach_anywhere(&volume.name).await;
+        if let Ok(Export::There(_)) = attached {
+            heard::note("cluster: a client is forwarded");
+        }
+        self.attached(volume, attached)
+    }
+
+    fn attached(
+        &self,
+        volume: &Volume,
+        attached: Result<Export, ExportError>,
+    ) -> Result<Option<Export>, String> {
+        let error = match attached {
             Ok(device) => return Ok(Some(device)),
             Err(error) => error,
         };
@@ -120,10 +143,10 @@ impl Run {
     ) -> Result<(), String> {
         let volume = &self.volumes[at];
         let by = format!("{}.{}", super::NAMES[host], served.incarnation);
-        let mut device: Option<Device> = None;
+        let mut device: Option<Export> = None;
         while !self.stage.is_ending() && served.ended().is_none() {
             if device.is_none() {
-                device = self.attach(&served, volume).await?;
+                device = self.attach_anywhere(&served, volume).await?;
             }
             let Some(used) = &device else {
                 env.sleep(PAUSE * 2).await;
@@ -148,7 +171,7 @@ impl Run {
     async fn write(
         &self,
         volume: &Volume,
-        device: &Device,
+        device: &Export,
         by: &str,
         dice: &mut Dice,
     ) -> Result<bool, String> {
@@ -166,7 +189,7 @@ impl Run {
         }
     }
 
-    async fn read(&self, volume: &Volume, device: &Device, by: &str) -> Result<bool, String> {
+    async fn read(&self, volume: &Volume, device: &Export, by: &str) -> Result<bool, String> {
         let from = self.now();
         let mut found = vec![0xee; SIZE];
         match device.read(0, &mut found).await {
@@ -175,7 +198,7 @@ impl Run {
         }
     }
 
-    fn read_now(&self, volume: &Volume, device: &Device, by: &str) -> Result<bool, String> {
+    fn read_now(&self, volume: &Volume, device: &Export, by: &str) -> Result<bool, String> {
         let from = self.now();
         let mut found = vec![0xee; SIZE];
         match device.read_now(0, &mut found) {
@@ -269,9 +292,15 @@ fn may_fail(error: &rekindle_volume::Error, disks_fail: bool) -> Result<bool, St
             heard::note("fenced: told");
             Ok(false)
         }
+        // The protocol has one number for all that may be over soon.
+        Kind::Io if is_forwarded(error) => Ok(false),
         kind if kind.is_retryable() => Ok(false),
         _ => Err(error.to_string()),
     }
+}
+
+fn is_forwarded(error: &rekindle_volume::Error) -> bool {
+    matches!(error, rekindle_volume::Error::Staging(rekindle_staging::Error::Forwarded { .. }))
 }
 
 const _: () = assert!(FIRST == 0, "a block that was never written reads as zeros");
