@@ -399,7 +399,7 @@ fn a_reply_that_fits_no_request_is_garbage() {
         let magic = [wire::CHUNK_MAGIC, wire::SIMPLE_REPLY_MAGIC][random.index(2)];
         bytes[..4].copy_from_slice(&magic.to_be_bytes());
         (bytes[4], bytes[5]) = (0, 1);
-        bytes[6..8].copy_from_slice(&[0, 1, 5, 32769][random.index(4)].to_be_bytes()[2..]);
+        bytes[6..8].copy_from_slice(&[0u16, 1, 5, 32769][random.index(4)].to_be_bytes());
         bytes[8..16].copy_from_slice(&[0u8, 0, 0, 0, 0, 0, 0, random.index(3) as u8]);
         bytes[16..18].fill(0);
         let mut ledger = Ledger::default();
