@@ -125,7 +125,12 @@ fn row(cluster: &Value, name: &str) -> Value {
 }
 
 /// Writes for a while at this depth, or until the connection breaks.
-pub fn write_for(promises: &mut Promises, daemon: &Daemon, volume: &str, time: Duration) -> Result<()> {
+pub fn write_for(
+    promises: &mut Promises,
+    daemon: &Daemon,
+    volume: &str,
+    time: Duration,
+) -> Result<()> {
     let mut client = NbdClient::connect(&daemon.socket(), volume)?;
     let end = Instant::now() + time;
     promises.write_until(&mut client, 16, &mut for_story(volume), |_| Instant::now() > end)

@@ -87,6 +87,8 @@ fn a_client_goes_on_through_another_host_when_its_owner_stands_still_and_when_it
     ensure!(row(&shown, "forwarded", "copied")["name"] == NAMES[holder], "{shown}");
     check_at(&mut promises, &hosts.hosts[holder], "copied")?;
 
+    // A daemon that stands still answers no question.
+    kill_process(worker, Signal::KILL)?;
     hosts.lose(0)?;
 
     // The host that has taken over is killed; this time the client's own host takes over.
@@ -126,8 +128,9 @@ fn every_host_lists_every_volume_and_says_where_commands_and_lost_volumes_are() 
     for host in &hosts.hosts {
         let mut client = Handshake::new(UnixStream::connect(host.socket())?)?;
         let listed = client.option(option::LIST, &[])?;
-        let told = String::from_utf8_lossy(&listed.into_iter().flat_map(|one| one.1).collect::<Vec<_>>())
-            .into_owned();
+        let told =
+            String::from_utf8_lossy(&listed.into_iter().flat_map(|one| one.1).collect::<Vec<_>>())
+                .into_owned();
         ensure!(told.contains("first") && told.contains("second"), "{told}");
     }
     for command in [
@@ -185,7 +188,10 @@ fn a_drill_strikes_the_host_that_is_named_and_loses_nothing() -> Result<()> {
         ensure!(report["acknowledged_writes_lost"] == 0, "{report}");
         ensure!(report["connections_lost"] == 0, "{report}");
         ensure!(report["stalled_ms"].as_u64().is_some_and(|ms| ms > 500), "{report}");
-        ensure!(report["writes_acknowledged"].as_u64().is_some_and(|count| count > 100), "{report}");
+        ensure!(
+            report["writes_acknowledged"].as_u64().is_some_and(|count| count > 100),
+            "{report}"
+        );
         // The stopped host comes back as a new node, and holders find one another again.
         wait_until("the cluster to settle", || {
             let settled = |cluster: Value| cluster["holders"][0]["ready"] == true;

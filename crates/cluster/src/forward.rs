@@ -70,7 +70,10 @@ impl Calls {
             return Err(away("it does not serve yet".to_owned()));
         }
         let mut connection = self.connect_to(self.home, &entry).await.map_err(&away)?;
-        connection.send(&Message::Serve(request.clone())).await.map_err(|why| away(why.to_string()))?;
+        connection
+            .send(&Message::Serve(request.clone()))
+            .await
+            .map_err(|why| away(why.to_string()))?;
         match connection.receive(SERVE_TIME_MAX, 2 + TEXT_BYTES_MAX).await {
             Ok(Message::Served(served)) => {
                 let place = Place { node: owner, host: entry.host, incarnation: entry.incarnation };

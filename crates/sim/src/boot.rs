@@ -220,7 +220,8 @@ impl Served {
     pub async fn start(env: &Env, store: Store, setup: &Setup, how: How) -> Result<Self, String> {
         let (store, lists) = lists::wrap(env, store);
         let (store, meter, faults) = layer::usual(env, store, how.faults.clone());
-        let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", CLIENTS_MAX));
+        let service =
+            Service::new(env.clone(), vec![], vec![], Connections::new("nbd", CLIENTS_MAX));
         let node = loop {
             let open = OpenStore {
                 url: store.describe(),

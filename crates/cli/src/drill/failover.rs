@@ -92,7 +92,8 @@ fn permit(cluster: &Cluster, failover: &Failover) -> Outcome {
                 "all volumes of the host '{}' would be taken over by another host",
                 cluster.name
             );
-            let next = format!("name the host (`rekindle drill failover {}`), or --yes", cluster.name);
+            let next =
+                format!("name the host (`rekindle drill failover {}`), or --yes", cluster.name);
             return Err(Failure::usage(what).next(next));
         }
         _ => {}
@@ -116,7 +117,10 @@ fn drill(
     };
     // The host of its first client owns a volume.
     let here = endpoints::nbd(client.dir())?;
-    drop(nbd::open(&here, &volume.name, PATIENCE).map_err(opened("the scratch volume cannot be opened"))?);
+    drop(
+        nbd::open(&here, &volume.name, PATIENCE)
+            .map_err(opened("the scratch volume cannot be opened"))?,
+    );
     let through = failover.through.clone();
     let failed = opened("the volume cannot be opened through the other host");
     let open = nbd::open(&through, &volume.name, PATIENCE).map_err(failed)?;
@@ -182,7 +186,9 @@ fn strike(client: &Client, how: How) -> Outcome<Option<Stopped>> {
 }
 
 fn to_remove(name: &str) -> String {
-    format!("`rekindle volume rm {name} --now` at the host that serves it removes the scratch volume")
+    format!(
+        "`rekindle volume rm {name} --now` at the host that serves it removes the scratch volume"
+    )
 }
 
 fn print(report: &Report, name: &str) {

@@ -2,9 +2,7 @@
 
 use crate::Ending;
 use crate::machine::choice::Offer;
-use crate::wire::{
-    Garbage, HEADER_BYTES, Header, Hello, Message, Serve, Served, Unserved,
-};
+use crate::wire::{Garbage, HEADER_BYTES, Header, Hello, Message, Serve, Served, Unserved};
 use rekindle_base::checksum::{crc32c, crc32c_seeded};
 use rekindle_base::{Incarnation, Kind, Life, NodeId, SegmentId, StoreId, VolumeId};
 use rekindle_log::NewSegment;
@@ -42,7 +40,10 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("drain", Message::Drain(1)),
         ("serve", Message::Serve(Serve { client: [3; 16], volume: "vm1".to_owned() })),
         ("served", Message::Served(served)),
-        ("unserved", Message::Unserved(Unserved { kind: Some(Kind::Full), reason: "no".to_owned() })),
+        (
+            "unserved",
+            Message::Unserved(Unserved { kind: Some(Kind::Full), reason: "no".to_owned() }),
+        ),
         ("offered", Message::Offered(Offer { free: 1 << 40, taken: 77, speed: 123_456_789 })),
         ("done", Message::Done(4096)),
         ("refused", Message::Refused("no room".to_owned())),

@@ -370,9 +370,8 @@ pub fn reply_head(bytes: &[u8]) -> Result<Option<ReplyHead>, Garbage> {
     let mut rest = bytes;
     let Some(magic) = take_u32(&mut rest) else { return Ok(None) };
     match magic {
-        SIMPLE_REPLY_MAGIC => Ok(take_u32(&mut rest).and_then(|errno| {
-            Some(ReplyHead::Simple { cookie: take_u64(&mut rest)?, errno })
-        })),
+        SIMPLE_REPLY_MAGIC => Ok(take_u32(&mut rest)
+            .and_then(|errno| Some(ReplyHead::Simple { cookie: take_u64(&mut rest)?, errno }))),
         CHUNK_MAGIC => {
             let (Some(flags), Some(kind), Some(cookie), Some(length)) = (
                 take_u16(&mut rest),
@@ -396,14 +395,18 @@ pub fn reply_head(bytes: &[u8]) -> Result<Option<ReplyHead>, Garbage> {
 pub fn error_payload(payload: &[u8]) -> Option<(u32, String)> {
     let mut rest = payload;
     let (number, length) = (take_u32(&mut rest)?, take_u16(&mut rest)?);
-    (rest.len() == usize::from(length)).then(|| (number, String::from_utf8_lossy(rest).into_owned()))
+    (rest.len() == usize::from(length))
+        .then(|| (number, String::from_utf8_lossy(rest).into_owned()))
 }
 
 /// Decodes the payload of a block status: spans, and whether each holds data.
 #[must_use]
 pub fn status_payload(payload: &[u8]) -> Option<Vec<(u32, bool)>> {
     let mut rest = payload;
-    if take_u32(&mut rest)? != BASE_ALLOCATION_ID || rest.is_empty() || rest.len() % 8 != 0 {
+    if take_u32(&mut rest)? != BASE_ALLOCATION_ID
+        || rest.is_empty()
+        || !rest.len().is_multiple_of(8)
+    {
         return None;
     }
     let mut spans = Vec::with_capacity(rest.len() / 8);

@@ -141,8 +141,7 @@ pub(super) async fn open(
         refusal(Kind::Unavailable, reason)
     })?;
     let vault = device.handle().vault();
-    let served =
-        Served { volume: vault.id, size: device.size(), block_size: device.block_size() };
+    let served = Served { volume: vault.id, size: device.size(), block_size: device.block_size() };
     let name = match membership.map(|membership| name_of(&membership.member, from)) {
         Some(host) if !host.is_empty() => host,
         _ => from.to_string(),

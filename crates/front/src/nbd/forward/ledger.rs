@@ -162,10 +162,8 @@ impl Ledger {
         if matches!(answer, Err((errno::ESHUTDOWN, _))) {
             return Ok(Meaning::Stopping);
         }
-        let answer = answer.map_err(|(number, message)| Error::Forwarded {
-            kind: kind_of(number),
-            message,
-        });
+        let answer =
+            answer.map_err(|(number, message)| Error::Forwarded { kind: kind_of(number), message });
         if let Some(entry) = self.entries.remove(&cookie) {
             self.answers += 1;
             // The client may have gone.

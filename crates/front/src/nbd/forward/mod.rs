@@ -93,11 +93,8 @@ impl Drop for Courier {
 impl Remote {
     /// Opens a session of a volume.
     pub async fn open(env: &Env, way: Arc<dyn Way>) -> Result<Self, ExportError> {
-        let shared = Arc::new(Shared {
-            ledger: Mutex::default(),
-            news: Notify::new(),
-            sent: Notify::new(),
-        });
+        let shared =
+            Arc::new(Shared { ledger: Mutex::default(), news: Notify::new(), sent: Notify::new() });
         let (told, opened) = oneshot::channel();
         // The streams belong to the threads of the background.
         let carrying = courier::carry(env.clone(), way, shared.clone(), told);

@@ -74,7 +74,9 @@ impl Hosts {
             Host::Away => {
                 return Err(NoWay::Away(ExportError { kind: Kind::Unavailable, message }));
             }
-            Host::Refuses(kind) => return Err(NoWay::Refused(ExportError { kind: *kind, message })),
+            Host::Refuses(kind) => {
+                return Err(NoWay::Refused(ExportError { kind: *kind, message }));
+            }
         };
         let port = {
             let mut port = self.address.lock();
@@ -187,7 +189,10 @@ fn an_error_of_the_owners_host_is_the_clients_and_ends_nothing() {
     with_hosts(vec![serves(&memory)], async |_, hosts, remote| {
         memory.broken.store(true, Ordering::Relaxed);
         let error = written(remote.write(0, &[1; 512], false)).await.expect_err("it fails");
-        assert_eq!((error.kind(), error.to_string().as_str()), (Kind::Invalid, "the device is broken"));
+        assert_eq!(
+            (error.kind(), error.to_string().as_str()),
+            (Kind::Invalid, "the device is broken")
+        );
         memory.broken.store(false, Ordering::Relaxed);
         written(remote.write(0, &[1; 512], false)).await.expect("written");
         assert_eq!(hosts.opened.load(Ordering::Relaxed), 1);
@@ -206,7 +211,10 @@ fn requests_without_a_reply_go_to_the_next_owner() {
         first.has_begun(env, 5).await;
         hosts.next();
         env.sleep(Duration::from_secs(3)).await;
-        assert!(hosts.notes.lock().last().is_some_and(Option::is_some), "it is told that they wait");
+        assert!(
+            hosts.notes.lock().last().is_some_and(Option::is_some),
+            "it is told that they wait"
+        );
         hosts.next();
         for write in writes {
             written(write).await.expect("the next owner has it");
@@ -237,11 +245,8 @@ fn an_owner_that_says_nothing_is_left_once_it_runs_elsewhere() {
 #[test]
 fn a_host_that_stops_is_left_and_what_it_has_not_done_goes_to_the_next() {
     let second = Memory::new(SIZE);
-    let stopping = [
-        &wire::last_chunk(0, chunk::ERROR, 6)[..],
-        &108u32.to_be_bytes(),
-        &0u16.to_be_bytes(),
-    ];
+    let stopping =
+        [&wire::last_chunk(0, chunk::ERROR, 6)[..], &108u32.to_be_bytes(), &0u16.to_be_bytes()];
     let hosts = vec![Host::Sends(stopping.concat()), serves(&second)];
     with_hosts(hosts, async |env, hosts, remote| {
         let write = remote.write(0, &[9; 512], false);
@@ -342,12 +347,14 @@ fn done(cookie: u64) -> ReplyHead {
 fn changes_of_the_same_bytes_go_one_after_another_and_repeated_ones_keep_their_order() {
     let mut ledger = Ledger::default();
     let write = |offset| Asked::new(command::WRITE, 0, offset, 512);
-    let mut answers = Vec::new();
-    answers.push(ledger.add(write(0)));
-    answers.push(ledger.add(write(511)));
-    answers.push(ledger.add(write(1024)));
-    answers.push(ledger.add(Asked::new(command::READ, 0, 0, 4096)));
-    answers.push(ledger.add(Asked::new(command::TRIM, flag::FUA, 0, 4096)));
+    let asked = [
+        write(0),
+        write(511),
+        write(1024),
+        Asked::new(command::READ, 0, 0, 4096),
+        Asked::new(command::TRIM, flag::FUA, 0, 4096),
+    ];
+    let mut answers = asked.map(|asked| ledger.add(asked));
     assert_eq!(take(&mut ledger), [0, 2, 3], "a read has no part in the order");
     assert_eq!(take(&mut ledger), [0; 0]);
     ledger.reply(&done(0), Vec::new()).expect("it was asked");
