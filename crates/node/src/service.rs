@@ -321,20 +321,6 @@ impl Service {
         }
     }
 
-    /// Returns the node that a volume belongs to, for work that only this node can do: it runs here.
-    async fn owner_of(&self, volume: &str) -> Result<Arc<Node>, ApiError> {
-        let node = self.node_of(volume).await?;
-        let Some(membership) = node.membership() else { return Ok(node) };
-        let shown = self.while_it_answers(&node, node.volumes.show(volume)).await?;
-        // A volume that cannot be shown is this node's: its calls return the error.
-        match shown.ok().and_then(|info| info.vault.owner) {
-            Some(owner) if owner != node.id => {
-                Err(cluster::at_another_host(&membership.member, volume, owner).await)
-            }
-            _ => Ok(node),
-        }
-    }
-
     /// Returns this node, if there is one yet, and the guests that serve.
     fn nodes(&self) -> Vec<Arc<Node>> {
         self.present().into_iter().chain(self.guests().serving()).collect()

@@ -1,5 +1,5 @@
-//! `rekindle drill failover`: kill, or stop, the daemon of a host of a cluster under load, and count
-//! what a client at another host notices while its volume is taken over.
+//! `rekindle drill failover`: kill, or stop, the daemon of a host of a cluster under load, and
+//! count what a client at another host notices while its volume is taken over.
 
 use super::load::{Load, Mix, Verdict};
 use super::{SCRATCH_BYTES, seed, worker};

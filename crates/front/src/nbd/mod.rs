@@ -1,8 +1,8 @@
 //! NBD: volumes as disks. Fixed newstyle handshake, simple and structured replies, block status.
 //!
 //! [`wire`] is the bytes, pure and total; [`handshake`] finds the export that a client names.
-//! [`session`] serves it, and [`serve`] joins the two for each connection. [`forward`] is the device of
-//! a volume that another host serves. The node implements [`Exports`].
+//! [`session`] serves it, and [`serve`] joins the two for each connection. [`forward`] is the
+//! device of a volume that another host serves. The node implements [`Exports`].
 //!
 //! The protocol is that of `doc/proto.md` of the NetworkBlockDevice project.
 

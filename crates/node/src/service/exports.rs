@@ -22,7 +22,7 @@ pub enum Export {
 }
 
 impl Service {
-    /// Attaches a volume whose owner is this node or a guest. [`Error::Elsewhere`]: another node is.
+    /// Attaches a volume whose owner is this node or a guest.
     pub async fn attach_here(&self, name: &str) -> Result<Device, ExportError> {
         self.attached(name).await?.map_err(|error| error.into())
     }

@@ -93,9 +93,9 @@ impl Ledger {
         receiver
     }
 
-    /// Takes requests that may be sent now, in order, until `bytes_max` are exceeded. A change waits
-    /// for an earlier one of the same bytes: a server may carry them out in any order, and a repeated
-    /// one may come after a newer one.
+    /// Takes requests that may be sent now, in order, until `bytes_max` are exceeded. A change
+    /// waits for an earlier one of the same bytes: a server may carry them out in any order, and a
+    /// repeated one may come after a newer one.
     pub(super) fn take(&mut self, now: Moment, bytes_max: usize) -> Vec<(Request, Arc<Vec<u8>>)> {
         let (mut taken, mut bytes) = (Vec::new(), 0);
         let unsent: Vec<u64> =

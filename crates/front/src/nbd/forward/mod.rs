@@ -3,8 +3,8 @@
 //!
 //! | module | its part |
 //! | --- | --- |
-//! | `ledger` | the requests without a reply, pure: their order, what may be sent, what a reply means |
-//! | `courier` | carries requests and replies; looks for the owner anew when the connection ends |
+//! | `ledger` | the requests without a reply, pure: their order, and what a reply means |
+//! | `courier` | carries requests and replies; looks for the owner when a connection ends |
 //!
 //! When the owner's host dies or hands over, the client keeps its connection here. Its requests
 //! wait, and those without a reply go to the next owner, in their order. Two changes of the same
