@@ -146,7 +146,10 @@ impl Run {
         let mut device: Option<Export> = None;
         while !self.stage.is_ending() && served.ended().is_none() {
             if device.is_none() {
-                device = self.attach_anywhere(&served, volume).await?;
+                device = match self.forwards {
+                    true => self.attach_anywhere(&served, volume).await?,
+                    false => self.attach(&served, volume).await?,
+                };
             }
             let Some(used) = &device else {
                 env.sleep(PAUSE * 2).await;
@@ -154,7 +157,13 @@ impl Run {
             };
             self.stage.begun.fetch_add(1, Ordering::Relaxed);
             let is_fine = match dice.below(3) {
-                0 => self.write(volume, used, &by, &mut dice).await,
+                0 => {
+                    let block = match self.forwards {
+                        true => host % BLOCKS,
+                        false => dice.below(BLOCKS as u64) as usize,
+                    };
+                    self.write(volume, (used, block), &by, &mut dice).await
+                }
                 1 => self.read(volume, used, &by).await,
                 _ => self.read_now(volume, used, &by),
             };
@@ -171,11 +180,10 @@ impl Run {
     async fn write(
         &self,
         volume: &Volume,
-        device: &Export,
+        (device, block): (&Export, usize),
         by: &str,
         dice: &mut Dice,
     ) -> Result<bool, String> {
-        let block = dice.below(BLOCKS as u64) as usize;
         let value = self.values.fetch_add(1, Ordering::Relaxed);
         let bytes = value.to_le_bytes().repeat(BLOCK / 8);
         let open = volume.blocks.lock()[block].begin(value, self.now(), by);
