@@ -29,6 +29,12 @@ pub fn nbd_request(data: &[u8]) {
         let _ = request.payload_bytes();
         let _ = request.has_only(3);
     }
+    // The other direction, as a host reads it that forwards requests.
+    let _ = wire::reply_head(data);
+    let _ = wire::error_payload(data);
+    if let Some(spans) = wire::status_payload(data) {
+        assert!(spans.len() <= data.len() / 8, "more spans than bytes");
+    }
 }
 
 /// A pack and its parts.

@@ -13,6 +13,7 @@ mod datastore_trouble;
 mod dedup;
 mod filesystems;
 mod flash_full;
+mod forwarding;
 mod guests;
 mod health;
 mod images;

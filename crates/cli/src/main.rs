@@ -77,6 +77,9 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),
         Command::Drill(arguments::Drill::Attach(attach)) => drill::attach::run(common, attach),
+        Command::Drill(arguments::Drill::Failover(failover)) => {
+            drill::failover::run(common, failover)
+        }
         Command::Inspect(inspect) => inspect::run(common, inspect),
         Command::Completions(completions) => {
             command::completions::run(completions);

@@ -39,7 +39,7 @@ impl Calls {
             Some(known) => known,
             None => self.read(to).await?,
         };
-        match self.connect_to(life, &known).await {
+        match self.connect_home(life, &known).await {
             Ok(connection) => Ok(connection),
             Err(why) => {
                 // Its address or its key may be another one since.
@@ -47,13 +47,19 @@ impl Calls {
                 if afresh.contact == known.contact {
                     return Err(why);
                 }
-                self.connect_to(life, &afresh).await
+                self.connect_home(life, &afresh).await
             }
         }
     }
 
-    async fn connect_to(&self, life: Life, entry: &Entry) -> Result<Connection, String> {
-        let contact = at_home(entry)?;
+    async fn connect_home(&self, life: Life, entry: &Entry) -> Result<Connection, String> {
+        at_home(entry)?;
+        self.connect_to(life, entry).await
+    }
+
+    /// Connects to the host at which a node runs, at home or as a guest.
+    pub(crate) async fn connect_to(&self, life: Life, entry: &Entry) -> Result<Connection, String> {
+        let contact = member(entry)?;
         let work = async {
             let stream = self.env.net().connect(&contact.address).await;
             let stream = stream.map_err(|error| error.to_string())?;
@@ -178,12 +184,11 @@ fn done(reply: Message<'_>) -> Option<u32> {
     }
 }
 
-/// The way to the host whose home node this is. Copies lie at a host, and do not go with its node:
-/// a node that goes on as another one's guest keeps none.
-fn at_home(entry: &Entry) -> Result<&Contact, String> {
-    let contact = member(entry)?;
+/// Checks that a node runs at home. Copies lie at a host, and do not go with its node: a node that
+/// goes on as another one's guest keeps none.
+fn at_home(entry: &Entry) -> Result<(), String> {
     match entry.host == entry.node {
-        true => Ok(contact),
+        true => Ok(()),
         false => {
             Err(format!("node {} goes on at node {}, without its host", entry.node, entry.host))
         }

@@ -41,6 +41,11 @@ impl Connection {
         Connection { env: env.clone(), stream, sent: 0, received: 0, buffer: Vec::new() }
     }
 
+    /// The stream behind the frames so far: no byte after them has been read.
+    pub(crate) fn into_stream(self) -> Box<dyn Stream> {
+        self.stream
+    }
+
     pub(crate) async fn send(&mut self, message: &Message<'_>) -> Result<(), Broken> {
         self.clear();
         message.encode(self.sent, &mut self.buffer);

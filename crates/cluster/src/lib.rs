@@ -17,6 +17,7 @@
 //! | `beats` | the beats to one holder | `calls` |
 //! | `calls` | connects to other nodes, and knows who calls | `hello`, `tls`, `roster` |
 //! | `hello` | both ends prove that they know the secret | `connection` |
+//! | `forward` | sessions of clients at other hosts | `calls` |
 //! | `connection` | sends and receives frames in time | `wire` |
 //! | `wire` | the bytes of a frame | none |
 //! | `tls` | keys and encryption | none |
@@ -29,6 +30,7 @@ mod calls;
 mod connection;
 mod copies;
 mod format;
+pub mod forward;
 mod hello;
 mod holder;
 pub mod limits;

@@ -8,6 +8,12 @@ use std::time::Duration;
 pub const HOME_BYTES_MAX: u32 = 64 * KIB as u32;
 /// Longest text of a refusal, bytes.
 pub const TEXT_BYTES_MAX: u32 = 1024;
+/// Longest name of a volume in a request, bytes: longer than a volume's name may be, so that the
+/// owner's host says what is wrong with it.
+pub const NAME_BYTES_MAX: u32 = 1024;
+/// Longest time until a host has brought a volume into service for another host's client, or has
+/// said why not.
+pub const SERVE_TIME_MAX: Duration = Duration::from_secs(30);
 /// Largest payload of a frame before both ends have proved that they know the secret, bytes.
 pub const STRANGER_BYTES_MAX: u32 = TEXT_BYTES_MAX;
 /// Largest segment, bytes.

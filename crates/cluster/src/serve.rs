@@ -2,10 +2,11 @@
 
 use crate::calls::Calls;
 use crate::connection::{Broken, Connection};
+use crate::forward::Volumes;
 use crate::hello;
 use crate::holder::{Holder, Session};
 use crate::limits::{ACCEPT_PAUSE, HELLO_TIME_MAX, IDLE_TIME_MAX, PEERS_MAX, STRANGERS_MAX};
-use crate::wire::Message;
+use crate::wire::{Message, Serve};
 use parking_lot::Mutex;
 use rekindle_base::Life;
 use rekindle_env::{Acceptor, BoxFuture, Stream, TaskHandle};
@@ -22,6 +23,8 @@ pub struct Desk {
     pub met: Box<dyn Fn() + Send + Sync>,
     /// Has this node take no further copies, or some again, as another node asks.
     pub drain: Drain,
+    /// The volumes that this host serves to clients of other hosts.
+    pub volumes: Arc<dyn Volumes>,
 }
 
 /// A request to drain, or not.
@@ -92,7 +95,7 @@ fn one<'a>(
         let identity = calls.identity(calls.home, secured);
         let life = hello::answer(&calls.env, &mut connection, &identity).await?;
         drop(stranger);
-        let Ok(_peer) = peers.try_acquire() else {
+        let Ok(peer) = peers.try_acquire() else {
             return hello::refuse(&mut connection, "too many nodes are connected here").await;
         };
         match calls.vouch(life, secured).await {
@@ -111,6 +114,11 @@ fn one<'a>(
                 return Err(broken.to_string());
             }
             let done = match connection.receive(IDLE_TIME_MAX, u32::MAX).await {
+                // Sessions of clients have bounds of their own.
+                Ok(Message::Serve(request)) => {
+                    drop(peer);
+                    return forwarded(desk, life, connection, request).await;
+                }
                 Ok(request) => visit.call(&request).await,
                 Err(Broken::Ended(_)) => return Ok(()),
                 Err(broken) => {
@@ -123,6 +131,27 @@ fn one<'a>(
             });
         }
     })
+}
+
+/// Serves a volume to a client of another host, for the rest of the connection.
+async fn forwarded(
+    desk: &Desk,
+    life: Life,
+    mut connection: Connection,
+    request: Serve,
+) -> Result<(), String> {
+    let (opened, reply) = match desk.volumes.open(life.node, request).await {
+        Ok(opened) => {
+            let served = opened.served;
+            (Some(opened.session), Message::Served(served))
+        }
+        Err(unserved) => (None, Message::Unserved(unserved)),
+    };
+    connection.send(&reply).await.map_err(|broken| broken.to_string())?;
+    if let Some(session) = opened {
+        session(connection.into_stream()).await;
+    }
+    Ok(())
 }
 
 /// One connection of a life that has proved itself.

@@ -1,10 +1,10 @@
 //! The bytes between two nodes of a cluster: total functions of any bytes. Page:
 //! docs/format/peer.md.
 
-use crate::limits::{CAPACITY_MAX, HOME_BYTES_MAX, SEGMENTS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{CAPACITY_MAX, HOME_BYTES_MAX, NAME_BYTES_MAX, SEGMENTS_MAX, TEXT_BYTES_MAX};
 use crate::machine::choice::Offer;
 use rekindle_base::checksum::{crc32c, crc32c_seeded};
-use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
+use rekindle_base::{Incarnation, Kind, Life, NodeId, SegmentId, StoreId, VolumeId};
 use rekindle_log::NewSegment;
 use rekindle_log::limits::COPY_BYTES_MAX;
 
@@ -21,6 +21,8 @@ const MAGIC: [u8; 4] = *b"RKpr";
 const OPEN_BYTES: u32 = 36;
 const OFFERED_BYTES: u32 = 24;
 const HEARS_BYTES: u32 = 24;
+const CLIENT_BYTES: u32 = 16;
+const SERVED_BYTES: u32 = 32;
 
 /// Numbers of the kinds of frame.
 mod kind {
@@ -39,9 +41,12 @@ mod kind {
     pub(super) const OFFER: u16 = 13;
     pub(super) const HEARS: u16 = 14;
     pub(super) const DRAIN: u16 = 15;
+    pub(super) const SERVE: u16 = 16;
     pub(super) const DONE: u16 = 128;
     pub(super) const REFUSED: u16 = 129;
     pub(super) const OFFERED: u16 = 130;
+    pub(super) const SERVED: u16 = 131;
+    pub(super) const UNSERVED: u16 = 132;
 }
 
 /// Bytes that no further byte could make a frame.
@@ -59,6 +64,10 @@ pub enum Garbage {
     TooLong,
     #[error("a frame from the other end is lost, or has come twice")]
     OutOfOrder,
+    #[error(
+        "the other end asks for something that this version does not know (kind {0}): upgrade the older one"
+    )]
+    UnknownKind(u16),
 }
 
 /// The first bytes of a frame.
@@ -108,7 +117,10 @@ impl Header {
         if version != VERSION {
             return Err(Garbage::OtherVersion(version));
         }
-        let longest = longest(header.kind).filter(|_| zero == 0).ok_or(Garbage::Damaged)?;
+        if zero != 0 {
+            return Err(Garbage::Damaged);
+        }
+        let longest = longest(header.kind).ok_or(Garbage::UnknownKind(header.kind))?;
         if header.length > longest { Err(Garbage::TooLong) } else { Ok(header) }
     }
 }
@@ -128,6 +140,9 @@ fn longest(kind: u16) -> Option<u32> {
         kind::SEAL => 8 + CAPACITY_MAX,
         kind::KEEP => 8 + 8 * SEGMENTS_MAX as u32,
         kind::FREE => 8,
+        kind::SERVE => CLIENT_BYTES + NAME_BYTES_MAX,
+        kind::SERVED => SERVED_BYTES,
+        kind::UNSERVED => 2 + TEXT_BYTES_MAX,
         kind::DONE => 4,
         kind::REFUSED => TEXT_BYTES_MAX,
         _ => return None,
@@ -157,6 +172,51 @@ impl Hello {
         bytes
     }
 }
+
+/// A client of another host, and the volume that it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Serve {
+    /// The client, for as long as its connection to the other host lasts: a random number.
+    pub client: ClientId,
+    /// The volume's name, which may be no name.
+    pub volume: String,
+}
+
+/// A client of another host.
+pub type ClientId = [u8; 16];
+
+/// A volume that is served to a client of another host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Served {
+    pub volume: VolumeId,
+    /// Its size, bytes.
+    pub size: u64,
+    /// The preferred size of a request, bytes.
+    pub block_size: u64,
+}
+
+/// The reason why a volume is not served to a client of another host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unserved {
+    /// `None`: its owner does not run at this host. The caller looks for the owner anew.
+    pub kind: Option<Kind>,
+    pub reason: String,
+}
+
+/// The kinds of a reason by their numbers on the wire, from 1. No number changes its meaning.
+const REASONS: [Kind; 11] = [
+    Kind::Invalid,
+    Kind::NotFound,
+    Kind::Exists,
+    Kind::Conflict,
+    Kind::Fenced,
+    Kind::Full,
+    Kind::Damaged,
+    Kind::Unavailable,
+    Kind::Refused,
+    Kind::Unsupported,
+    Kind::Io,
+];
 
 /// What a frame says. [`rekindle_log::Replica`] says what the requests mean.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -198,6 +258,12 @@ pub enum Message<'a> {
     Done(u32),
     /// The reply to an offer.
     Offered(Offer),
+    /// Asks for a session of a volume: what follows its reply is NBD.
+    Serve(Serve),
+    /// The reply to such a request that is carried out.
+    Served(Served),
+    /// The reply to such a request that is not.
+    Unserved(Unserved),
     /// The reply to any other request.
     Refused(String),
 }
@@ -279,6 +345,23 @@ impl<'a> Message<'a> {
                 [free, taken, speed].iter().for_each(|number| put(&number.to_le_bytes()));
                 kind::OFFERED
             }
+            Message::Serve(Serve { client, volume }) => {
+                put(client);
+                put(volume.as_bytes());
+                kind::SERVE
+            }
+            Message::Served(Served { volume, size, block_size }) => {
+                put(&volume.0);
+                [size, block_size].iter().for_each(|number| put(&number.to_le_bytes()));
+                kind::SERVED
+            }
+            Message::Unserved(Unserved { kind, reason }) => {
+                let at = kind.map(|kind| REASONS.iter().position(|one| *one == kind));
+                let number = at.map_or(0, |at| at.map_or(u16::MAX, |at| at as u16 + 1));
+                put(&number.to_le_bytes());
+                put(plain(reason).as_bytes());
+                kind::UNSERVED
+            }
             Message::Done(has) => {
                 put(&has.to_le_bytes());
                 kind::DONE
@@ -345,13 +428,24 @@ impl<'a> Message<'a> {
                 speed: fields.u64()?,
             }),
             kind::DONE => Message::Done(fields.u32()?),
-            kind::REFUSED => {
-                let text = std::str::from_utf8(fields.rest()).map_err(|_| Garbage::Damaged)?;
-                if text != plain(text) {
-                    return Err(Garbage::Damaged);
-                }
-                Message::Refused(text.to_owned())
+            kind::SERVE => {
+                let client = fields.array()?;
+                let volume = std::str::from_utf8(fields.rest()).map_err(|_| Garbage::Damaged)?;
+                Message::Serve(Serve { client, volume: volume.to_owned() })
             }
+            kind::SERVED => Message::Served(Served {
+                volume: VolumeId(fields.array()?),
+                size: fields.u64()?,
+                block_size: fields.u64()?,
+            }),
+            kind::UNSERVED => {
+                let number = usize::from(fields.u16()?);
+                // A newer version may have more kinds.
+                let kind = number.checked_sub(1);
+                let kind = kind.map(|at| REASONS.get(at).copied().unwrap_or(Kind::Io));
+                Message::Unserved(Unserved { kind, reason: fields.text()? })
+            }
+            kind::REFUSED => Message::Refused(fields.text()?),
             _ => return Err(Garbage::Damaged),
         };
         if fields.0.is_empty() { Ok(message) } else { Err(Garbage::Damaged) }
@@ -389,5 +483,11 @@ impl<'a> Fields<'a> {
 
     fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.0)
+    }
+
+    /// The rest, which is a text without control characters.
+    fn text(&mut self) -> Result<String, Garbage> {
+        let text = std::str::from_utf8(self.rest()).map_err(|_| Garbage::Damaged)?;
+        if text == plain(text) { Ok(text.to_owned()) } else { Err(Garbage::Damaged) }
     }
 }

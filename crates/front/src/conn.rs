@@ -13,6 +13,7 @@ mod budget;
 
 pub use budget::{BUDGET_BYTES_DEFAULT, Budget, Lease};
 
+use futures_util::future::{AbortHandle, AbortRegistration, Abortable};
 use parking_lot::Mutex;
 use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream, TaskHandle};
 use std::collections::BTreeMap;
@@ -105,6 +106,8 @@ struct ConnTable {
     next: u64,
     live: BTreeMap<u64, Live>,
     listeners: Vec<Listener>,
+    /// The place of the connections that come by another way, among the listeners.
+    entrance: Option<usize>,
     /// Descriptors that sessions which have not begun yet will open.
     to_open: u64,
 }
@@ -140,6 +143,22 @@ impl Stop {
     pub fn pair() -> (oneshot::Sender<()>, Self) {
         let (sender, receiver) = oneshot::channel();
         (sender, Self(receiver))
+    }
+}
+
+/// The slot of a connection that has come by another way than a listener of the protocol.
+pub struct Entered {
+    slot: Slot,
+    stop: Stop,
+    cut: AbortRegistration,
+}
+
+impl Entered {
+    /// Runs the session that the connection is for, in the caller's task.
+    pub async fn run<F: Future<Output = ()>>(self, session: impl FnOnce(Stop) -> F) {
+        let _slot = self.slot;
+        // `Err`: cut off, which is an end like any other.
+        let _ = Abortable::new(session(self.stop), self.cut).await;
     }
 }
 
@@ -264,6 +283,31 @@ impl Connections {
                 }
             }
         }
+    }
+
+    /// Takes a slot for a connection that has come in by another way, to `address`, and runs in a
+    /// thread of its own. `None`: there are too many, or the node stops.
+    #[must_use]
+    pub fn enter(&self, env: &Env, address: &Address) -> Option<Entered> {
+        let listener = {
+            let mut state = self.inner.state.lock();
+            let next = state.listeners.len();
+            let listener = *state.entrance.get_or_insert(next);
+            if listener == next {
+                state.listeners.push(Listener::default());
+            }
+            listener
+        };
+        let door = Door { listener, address: address.clone(), place: SessionThread::OwnThread };
+        let (slot, stop, opening) = self.take_slot(env, &door)?;
+        // Its thread runs already.
+        drop(opening);
+        let (cut_off, cut) = AbortHandle::new_pair();
+        let task = TaskHandle::new(Box::new(move || cut_off.abort()));
+        if let Some(live) = self.inner.state.lock().live.get_mut(&slot.number) {
+            live.task = Some(task);
+        }
+        Some(Entered { slot, stop, cut })
     }
 
     fn start(&self, env: &Env, connect: rekindle_env::Accepted, door: &Door, serve: &Serve) {

@@ -29,6 +29,7 @@ const CHUNK_MAGIC: u64 = 0x668e_33ef;
 
 /// Options.
 pub mod option {
+    pub const LIST: u32 = 3;
     pub const GO: u32 = 7;
     pub const STRUCTURED_REPLY: u32 = 8;
     pub const SET_META_CONTEXT: u32 = 10;

@@ -40,8 +40,8 @@ pub use config::Config;
 pub use error::Error;
 pub use lifecycle::{Ready, Sockets, run, until_end};
 pub use scale::Scale;
-pub use service::Service;
 pub use service::cluster::begin as begin_cluster;
+pub use service::{Export, Service};
 pub use work::in_background;
 
 use rekindle_datastore::record::Body;

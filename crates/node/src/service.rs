@@ -7,9 +7,13 @@
 mod api;
 pub mod cluster;
 mod exports;
+mod forward;
 pub mod guests;
 mod kept;
+mod visitors;
 mod words;
+
+pub use exports::Export;
 
 use crate::assemble::Node;
 use crate::guests::Guests;
@@ -63,6 +67,10 @@ struct Inner {
     node: watch::Sender<Option<Arc<Node>>>,
     /// Lost nodes that go on here.
     guests: Guests,
+    /// Clients here whose volumes other hosts serve.
+    forwards: forward::Forwards,
+    /// Clients of other hosts whose volumes this one serves.
+    visitors: visitors::Visitors,
     /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
     /// The phase of the stop.
@@ -126,6 +134,8 @@ impl Service {
             last_failure: Mutex::default(),
             node: watch::channel(None).0,
             guests: Guests::default(),
+            forwards: forward::Forwards::default(),
+            visitors: visitors::Visitors::default(),
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,

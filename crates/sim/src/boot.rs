@@ -17,9 +17,9 @@ use rekindle_env::Env;
 use rekindle_front::conn::Connections;
 use rekindle_front::http::Api;
 use rekindle_front::http::api::{ApiError, CreateVolume, Job, JobState, Problem, Shutdown};
-use rekindle_front::nbd::{ExportError, Exports};
+use rekindle_front::nbd::{ExportError, Exports, Target};
 use rekindle_node::config::{Cluster, Destage, Scrub, Sweep, Token};
-use rekindle_node::{Config, Error, Kit, Node, OpenStore, Opener, Scale, Service};
+use rekindle_node::{Config, Error, Export, Kit, Node, OpenStore, Opener, Scale, Service};
 use rekindle_staging::{Ack, MissingCopy, Policy, Written};
 use rekindle_volume::collector;
 use serde_json::Value;
@@ -37,6 +37,8 @@ pub const WARM: &str = "/warm";
 const FRAMES_BYTES: u64 = MIB;
 /// Small packs, so that a run has many.
 const PACK_BYTES: u64 = 128 * KIB;
+/// Most clients of other hosts.
+const CLIENTS_MAX: usize = 64;
 /// Pause before the next request to the store.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two looks at a job.
@@ -218,7 +220,8 @@ impl Served {
     pub async fn start(env: &Env, store: Store, setup: &Setup, how: How) -> Result<Self, String> {
         let (store, lists) = lists::wrap(env, store);
         let (store, meter, faults) = layer::usual(env, store, how.faults.clone());
-        let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", 1));
+        let service =
+            Service::new(env.clone(), vec![], vec![], Connections::new("nbd", CLIENTS_MAX));
         let node = loop {
             let open = OpenStore {
                 url: store.describe(),
@@ -304,6 +307,11 @@ impl Served {
 
     /// Attaches a volume, as a client's session does.
     pub async fn attach(&self, name: &str) -> Result<Device, ExportError> {
+        self.service.attach_here(name).await
+    }
+
+    /// Attaches a volume, as the session of a client does that may come to any host.
+    pub async fn attach_anywhere(&self, name: &str) -> Result<Export, ExportError> {
         Exports::attach(&self.service, name).await
     }
 
@@ -380,7 +388,7 @@ impl Served {
 
 /// Waits until a write is acknowledged, or refused.
 pub async fn acknowledged(
-    device: &Device,
+    device: &impl Target,
     written: Result<Written, rekindle_volume::Error>,
 ) -> Result<(), rekindle_volume::Error> {
     match written? {

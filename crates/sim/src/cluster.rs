@@ -82,6 +82,9 @@ struct Run {
     /// The right time.
     clock: Env,
     values: AtomicU64,
+    /// Whether clients come to any host. Then each block has one writer: a forwarded write that is
+    /// sent again may come after one of another client.
+    forwards: bool,
     /// Whether disks with copies fail just now.
     disks_fail: AtomicBool,
     /// Whether the faults are over.
@@ -136,6 +139,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         token: Mutex::default(),
         clock: world.env(),
         values: AtomicU64::new(1),
+        forwards: dice.below(2) == 0,
         disks_fail: AtomicBool::new(false),
         is_calm: AtomicBool::new(true),
         replaced: Default::default(),

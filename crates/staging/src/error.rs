@@ -32,6 +32,13 @@ pub enum Error {
     /// A request that no volume can fulfil.
     #[error("{0}")]
     Invalid(String),
+    /// The host at which the volume's owner runs has said so to this one, which forwards requests.
+    #[error("{message}")]
+    Forwarded {
+        kind: Kind,
+        /// The reason, in the words of that host.
+        message: String,
+    },
     /// The requested bytes are lost for good, until a client writes over them.
     #[error(
         "volume {volume}: {lost} are lost: write over them (from a backup, say); `rekindle salvage history {volume}` tells what happened"
@@ -76,6 +83,7 @@ impl Error {
             Error::Fenced(_) | Error::Deposed(_) => Kind::Fenced,
             Error::Closed(_) | Error::NotCopied(_) | Error::Unleased(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
+            Error::Forwarded { kind, .. } => *kind,
             Error::SetBack { .. } | Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
         }
     }

@@ -13,7 +13,7 @@ mod volume;
 pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
 pub use cluster::Cluster;
-pub use drill::{Attach, Drill, Restart};
+pub use drill::{Attach, Drill, Failover, How, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,

@@ -137,6 +137,27 @@ fn list(cluster: &Cluster) {
         ]);
     }
     output::rows(&table);
+    for client in &cluster.forwarded {
+        let waits = client.problem.as_ref().map(|why| format!("; it waits: {why}"));
+        output::line(&format!(
+            "a client of volume '{}' here is served by {}{}",
+            client.volume,
+            named(&client.name, &client.node),
+            waits.unwrap_or_default()
+        ));
+    }
+    for client in &cluster.visitors {
+        output::line(&format!(
+            "a client of volume '{}' at {} is served here",
+            client.volume,
+            named(&client.name, &client.node)
+        ));
+    }
+}
+
+/// A node's name, or the beginning of its id.
+fn named<'a>(name: &'a str, id: &'a str) -> &'a str {
+    if name.is_empty() { id.get(..8).unwrap_or(id) } else { name }
 }
 
 fn state(cluster: &Cluster, node: &ClusterNode) -> String {

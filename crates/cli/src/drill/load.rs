@@ -87,6 +87,8 @@ pub struct Load {
     /// Wrong contents that reads have found.
     wrong: Verdict,
     last: Instant,
+    /// How often the connection has ended.
+    pub connections_lost: u64,
     /// Longest time without an answer since [`Load::mark`].
     pub longest_gap: Duration,
 }
@@ -108,6 +110,7 @@ impl Load {
             reads: 0,
             wrong: Verdict::default(),
             last: Instant::now(),
+            connections_lost: 0,
             longest_gap: Duration::ZERO,
         }
     }
@@ -220,7 +223,7 @@ impl Load {
     /// a daemon that stays away.
     fn survive(&mut self, turn: io::Result<()>) -> Outcome {
         let Err(error) = turn else { return Ok(()) };
-        self.export = None;
+        self.connections_lost += u64::from(self.export.take().is_some());
         if error.raw_os_error().is_some_and(|code| code == 5 || code == 28) {
             return Err(Failure::new("a request failed: a client would have seen an I/O error")
                 .because(error)

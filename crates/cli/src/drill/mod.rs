@@ -2,6 +2,7 @@
 
 pub mod attach;
 mod block;
+pub mod failover;
 mod load;
 
 use crate::arguments::{Common, Restart};
@@ -130,18 +131,23 @@ fn kill_worker(client: &Client) -> Outcome {
         )
         .next(format!("reset all of it: rekindle appliance reset {}", client.dir().display())));
     }
+    let pid = worker(client)?;
+    kill_process(pid, Signal::KILL).map_err(|error| {
+        Failure::new(format!("cannot kill the worker (pid {})", pid.as_raw_pid()))
+            .because(std::io::Error::from(error))
+            .next("run the drill as the user who runs the daemon")
+    })
+}
+
+/// Returns the process that serves now.
+fn worker(client: &Client) -> Outcome<Pid> {
     let status: Status = client.get("/api/v1/status")?;
     let pid = status.detail["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw);
-    let pid = pid.ok_or_else(|| {
+    pid.ok_or_else(|| {
         Failure::new("the daemon does not say which process serves").kind(Kind::Unsupported)
-    })?;
-    kill_process(pid, Signal::KILL).map_err(|error| {
-        Failure::new(format!("cannot kill the worker (pid {})", pid.as_raw_pid()))
-            .because(std::io::Error::from(error))
-            .next("run the drill as the user who runs the daemon")
     })
 }
 

@@ -2,8 +2,9 @@
 
 use crate::Ending;
 use crate::machine::choice::Offer;
-use crate::wire::{Garbage, HEADER_BYTES, Header, Hello, Message};
-use rekindle_base::{Incarnation, Life, NodeId, SegmentId, StoreId};
+use crate::wire::{Garbage, HEADER_BYTES, Header, Hello, Message, Serve, Served, Unserved};
+use rekindle_base::checksum::{crc32c, crc32c_seeded};
+use rekindle_base::{Incarnation, Kind, Life, NodeId, SegmentId, StoreId, VolumeId};
 use rekindle_log::NewSegment;
 
 fn ending() -> Ending {
@@ -20,6 +21,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         epoch: 2,
         capacity: 8 << 20,
     };
+    let served = Served { volume: VolumeId([1; 16]), size: 1 << 30, block_size: 4096 };
     vec![
         ("hello", Message::Hello(hello)),
         ("proof", Message::Proof([8; 32])),
@@ -36,6 +38,12 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("offer", Message::Offer),
         ("hears", Message::Hears(life)),
         ("drain", Message::Drain(1)),
+        ("serve", Message::Serve(Serve { client: [3; 16], volume: "vm1".to_owned() })),
+        ("served", Message::Served(served)),
+        (
+            "unserved",
+            Message::Unserved(Unserved { kind: Some(Kind::Full), reason: "no".to_owned() }),
+        ),
         ("offered", Message::Offered(Offer { free: 1 << 40, taken: 77, speed: 123_456_789 })),
         ("done", Message::Done(4096)),
         ("refused", Message::Refused("no room".to_owned())),
@@ -62,7 +70,8 @@ fn the_golden_images_are_read_and_written() {
     assert_eq!(ending().encode(), golden);
     let images = golden!(
         "hello", "proof", "home", "begin", "open", "copy", "seal", "keep", "free", "ping", "beat",
-        "rest", "offer", "hears", "drain", "offered", "done", "refused"
+        "rest", "offer", "hears", "drain", "serve", "served", "unserved", "offered", "done",
+        "refused"
     );
     for ((name, message), (of, golden)) in messages().into_iter().zip(images) {
         assert_eq!(name, of);
@@ -78,6 +87,35 @@ fn the_golden_images_are_read_and_written() {
 fn a_frame_of_version_1_is_told_by_its_version() {
     let hello = include_bytes!("../../golden/peer-1-hello.bin");
     assert_eq!(decode(hello).unwrap_err(), Garbage::OtherVersion(1));
+}
+
+#[test]
+fn a_kind_of_a_later_version_is_told_by_its_number_and_a_reason_of_one_is_some_error() {
+    let mut frame = Vec::new();
+    Message::Ping.encode(11, &mut frame);
+    frame[6] = 99;
+    let crc = crc32c(&frame[..28]);
+    frame[28..32].copy_from_slice(&crc.to_le_bytes());
+    let unknown = decode(&frame).unwrap_err();
+    assert_eq!(unknown, Garbage::UnknownKind(99));
+    assert!(unknown.to_string().contains("upgrade"), "{unknown}");
+    let kinds = (0..14u16).map(|number| {
+        let mut frame = Vec::new();
+        let reason = String::new();
+        Message::Unserved(Unserved { kind: None, reason }).encode(11, &mut frame);
+        frame[32..34].copy_from_slice(&number.to_le_bytes());
+        let crc = crc32c_seeded(11, &frame[32..]);
+        frame[12..16].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&frame[..28]);
+        frame[28..32].copy_from_slice(&crc.to_le_bytes());
+        let (_, Message::Unserved(Unserved { kind, .. })) = decode(&frame).unwrap() else {
+            panic!("a reason")
+        };
+        kind.map_or(0, |kind| kind as u16 + 1)
+    });
+    let kinds: Vec<u16> = kinds.collect();
+    // The kinds have their numbers in the order of their declaration, for now.
+    assert_eq!(kinds, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 11, 11]);
 }
 
 #[test]

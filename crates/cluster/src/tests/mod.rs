@@ -3,6 +3,7 @@
 mod attacks;
 mod crashes;
 mod formats;
+mod forwarding;
 mod holding;
 mod real;
 
@@ -115,7 +116,8 @@ fn desk(calls: Calls, holder: Arc<Holder>) -> Arc<Desk> {
     let drain = Box::new(|_| -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async { Err("not here".to_owned()) })
     });
-    Arc::new(Desk { calls: Arc::new(calls), holder, met: Box::new(|| {}), drain })
+    let (met, volumes) = (Box::new(|| {}), Arc::new(Shelf));
+    Arc::new(Desk { calls: Arc::new(calls), holder, met, drain, volumes })
 }
 
 async fn open_holder(env: &Env, folder: &Path, budget: u64) -> Result<Arc<Holder>, String> {
@@ -301,4 +303,32 @@ async fn read(env: &Env, path: &Path) -> Option<Vec<u8>> {
     let mut bytes = vec![0; file.length().await.ok()? as usize];
     file.read_at(&mut bytes, 0).await.ok()?;
     Some(bytes)
+}
+
+/// Volumes for clients of other hosts: one, whose session echoes.
+struct Shelf;
+
+impl crate::forward::Volumes for Shelf {
+    fn open(
+        &self,
+        from: NodeId,
+        request: crate::wire::Serve,
+    ) -> BoxFuture<'_, Result<crate::forward::Opened, crate::wire::Unserved>> {
+        Box::pin(async move {
+            let refused = |kind| crate::wire::Unserved { kind, reason: "not this one".to_owned() };
+            match request.volume.as_str() {
+                "vm1" if from == OWNER => {}
+                "elsewhere" => return Err(refused(None)),
+                _ => return Err(refused(Some(rekindle_base::Kind::NotFound))),
+            }
+            let served = crate::wire::Served { volume: VOLUME, size: 1 << 20, block_size: 4096 };
+            let session: crate::forward::Session = Box::new(|stream| {
+                Box::pin(async move {
+                    let (mut reader, mut writer) = tokio::io::split(stream);
+                    let _ = tokio::io::copy(&mut reader, &mut writer).await;
+                })
+            });
+            Ok(crate::forward::Opened { served, session })
+        })
+    }
 }

@@ -6,7 +6,9 @@
 pub mod cluster;
 pub mod kept;
 
-pub use cluster::{AdoptFolder, Cluster, ClusterNode, CopiesHolder, DrainNode, Guest, HeldCopies};
+pub use cluster::{
+    AdoptFolder, Cluster, ClusterNode, CopiesHolder, DrainNode, ForwardedClient, Guest, HeldCopies,
+};
 use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
 use rekindle_env::BoxFuture;

@@ -74,6 +74,20 @@ pub const STOP_PATIENCE: Duration = Duration::from_millis(100);
 /// Most bytes that waiting requests hold (and one request more).
 pub const SLOW_BYTES_MAX: usize = 32 * MIB as usize;
 
+/// Longest wait of a new client for a host at which the volume's owner runs: a takeover takes one
+/// to two seconds.
+pub const FORWARD_OPEN_TIME_MAX: Duration = Duration::from_secs(5);
+/// Longest time for which requests of a forwarded client wait without any reply while no host
+/// serves the volume. The client is hung up on then, and decides by itself.
+pub const FORWARD_PATIENCE: Duration = Duration::from_secs(60);
+/// Pause before another look for the owner's host, and the longest: each pause doubles.
+pub const FORWARD_PAUSE: Duration = Duration::from_millis(20);
+pub const FORWARD_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Wait for a reply after which the forwarding host looks whether the owner runs elsewhere by now.
+pub const FORWARD_LOOK: Duration = Duration::from_secs(1);
+/// Bytes of requests that are sent at once to the owner's host.
+pub const FORWARD_BYTES_AT_ONCE: usize = BUFFER_BYTES;
+
 const _: () = assert!(PAYLOAD_BYTES_MAX <= PAYLOAD_BYTES_SKIPPED_MAX);
 const _: () = assert!(BUFFER_BYTES <= BUFFER_BYTES_KEPT);
 const _: () = assert!(OPTION_BYTES_MAX as usize + 16 <= BUFFER_BYTES);

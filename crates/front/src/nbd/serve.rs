@@ -1,8 +1,10 @@
 //! The service of an NBD listener: a handshake, then a session, for every connection.
 
-use super::handshake::{self, Link};
+use super::handshake::{self, Agreed, Link};
+use super::meters::VolumeMeters;
+use super::replies::Modes;
 use super::session::{self, End};
-use super::target::Exports;
+use super::target::{Exports, Target};
 use crate::conn::{Budget, Connections, SessionThread, Stop};
 use futures_util::future::{Either, select};
 use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream};
@@ -59,18 +61,44 @@ async fn connection<E: Exports>(
             return;
         }
     };
+    run(&env, link, agreed, budget, stop, &peer).await;
+}
+
+/// Serves a device to a client that has no handshake, with structured replies and
+/// `base:allocation`: a client of another host, which forwards its requests.
+pub async fn serve_device<D: Target>(
+    env: &Env,
+    stream: Box<dyn Stream>,
+    stop: Stop,
+    (name, device, meters): (String, D, Arc<VolumeMeters>),
+    budget: Budget,
+) {
+    let peer = stream.peer();
+    let modes = Modes { structured: true, block_status: true };
+    let agreed = Agreed { name, device, modes, meters };
+    run(env, Link::new(stream), agreed, budget, stop, &peer).await;
+}
+
+async fn run<D: Target>(
+    env: &Env,
+    link: Link,
+    agreed: Agreed<D>,
+    budget: Budget,
+    stop: Stop,
+    peer: &str,
+) {
     let volume = agreed.name.clone();
     tracing::info!(%peer, %volume, "NBD client connected");
     let end = {
         let _counted = Counted::new();
-        session::run(&env, link, agreed, budget, stop).await
+        session::run(env, link, agreed, budget, stop).await
     };
     match end {
         End::Client | End::Stopped => {
             tracing::info!(%peer, %volume, ?end, "NBD client disconnected")
         }
         End::Fenced => {
-            tracing::warn!(%peer, %volume, "NBD client hung up on: the volume is served elsewhere");
+            tracing::warn!(%peer, %volume, "NBD client hung up on: the volume is not served here any more");
         }
         End::Io(error) => tracing::info!(%peer, %volume, %error, "NBD client lost"),
         End::Stalled => {

@@ -18,6 +18,13 @@ pub struct ExportError {
     pub message: String,
 }
 
+impl ExportError {
+    /// The work on an export has ended without a result.
+    pub(super) fn interrupted() -> Self {
+        Self { kind: Kind::Unavailable, message: "the daemon is stopping".to_owned() }
+    }
+}
+
 impl From<Error> for ExportError {
     fn from(error: Error) -> Self {
         let message = match &error {

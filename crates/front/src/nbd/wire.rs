@@ -143,8 +143,10 @@ pub mod errno {
     pub const EIO: u32 = 5;
     pub const EINVAL: u32 = 22;
     pub const ENOSPC: u32 = 28;
+    pub const EOPNOTSUPP: u32 = 95;
+    pub const ESHUTDOWN: u32 = 108;
     /// All numbers that the protocol knows.
-    pub const KNOWN: [u32; 8] = [1, EIO, 12, EINVAL, ENOSPC, 75, 95, 108];
+    pub const KNOWN: [u32; 8] = [1, EIO, 12, EINVAL, ENOSPC, 75, EOPNOTSUPP, ESHUTDOWN];
 }
 
 /// The one metadata context.
@@ -172,6 +174,10 @@ pub enum Garbage {
     },
     #[error("a write of {0} bytes")]
     Payload(u32),
+    #[error("a reply should begin here, but there is 0x{0:08x}")]
+    Reply(u32),
+    #[error("a reply that fits no request")]
+    Strange,
 }
 
 /// An option before its data.
@@ -331,6 +337,96 @@ pub fn request(bytes: &[u8]) -> Result<Option<Request>, Garbage> {
         return Err(Garbage::Payload(length));
     }
     Ok(Some(request))
+}
+
+/// A reply before its payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyHead {
+    Simple {
+        cookie: u64,
+        errno: u32,
+    },
+    /// The only chunk of a structured reply.
+    Chunk {
+        cookie: u64,
+        kind: u16,
+        /// Bytes that follow.
+        length: u32,
+    },
+}
+
+impl ReplyHead {
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        match self {
+            ReplyHead::Simple { cookie, .. } | ReplyHead::Chunk { cookie, .. } => *cookie,
+        }
+    }
+}
+
+/// Decodes a reply before its payload. A structured reply of several chunks is garbage: this server
+/// sends none.
+pub fn reply_head(bytes: &[u8]) -> Result<Option<ReplyHead>, Garbage> {
+    let mut rest = bytes;
+    let Some(magic) = take_u32(&mut rest) else { return Ok(None) };
+    match magic {
+        SIMPLE_REPLY_MAGIC => Ok(take_u32(&mut rest)
+            .and_then(|errno| Some(ReplyHead::Simple { cookie: take_u64(&mut rest)?, errno }))),
+        CHUNK_MAGIC => {
+            let (Some(flags), Some(kind), Some(cookie), Some(length)) = (
+                take_u16(&mut rest),
+                take_u16(&mut rest),
+                take_u64(&mut rest),
+                take_u32(&mut rest),
+            ) else {
+                return Ok(None);
+            };
+            match flags {
+                chunk::FLAG_DONE => Ok(Some(ReplyHead::Chunk { cookie, kind, length })),
+                _ => Err(Garbage::Strange),
+            }
+        }
+        magic => Err(Garbage::Reply(magic)),
+    }
+}
+
+/// Decodes the payload of an error: the number, and the message.
+#[must_use]
+pub fn error_payload(payload: &[u8]) -> Option<(u32, String)> {
+    let mut rest = payload;
+    let (number, length) = (take_u32(&mut rest)?, take_u16(&mut rest)?);
+    (rest.len() == usize::from(length))
+        .then(|| (number, String::from_utf8_lossy(rest).into_owned()))
+}
+
+/// Decodes the payload of a block status: spans, and whether each holds data.
+#[must_use]
+pub fn status_payload(payload: &[u8]) -> Option<Vec<(u32, bool)>> {
+    let mut rest = payload;
+    if take_u32(&mut rest)? != BASE_ALLOCATION_ID
+        || rest.is_empty()
+        || !rest.len().is_multiple_of(8)
+    {
+        return None;
+    }
+    let mut spans = Vec::with_capacity(rest.len() / 8);
+    while let (Some(span), Some(state)) = (take_u32(&mut rest), take_u32(&mut rest)) {
+        spans.push((span, state != STATE_HOLE_ZERO));
+    }
+    Some(spans)
+}
+
+/// Encodes a request before its payload.
+#[must_use]
+pub fn request_head(request: &Request) -> [u8; REQUEST_BYTES] {
+    let mut head = [0; REQUEST_BYTES];
+    head[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    head[4..6].copy_from_slice(&request.flags.to_be_bytes());
+    head[6..8].copy_from_slice(&request.command.to_be_bytes());
+    head[8..16].copy_from_slice(&request.cookie.to_be_bytes());
+    head[16..24].copy_from_slice(&request.offset.to_be_bytes());
+    head[24..].copy_from_slice(&request.length.to_be_bytes());
+    head
 }
 
 /// Encodes the head of a simple reply.

@@ -64,9 +64,24 @@ impl Service {
         Ok(node)
     }
 
+    /// Returns the node that a volume belongs to, for work that only this node can do. It runs
+    /// here.
+    async fn owner_of(&self, volume: &str) -> Result<Arc<Node>, ApiError> {
+        let node = self.node_of(volume).await?;
+        let Some(membership) = node.membership() else { return Ok(node) };
+        let shown = self.while_it_answers(&node, node.volumes.show(volume)).await?;
+        // A volume that cannot be shown is this node's: its calls return the error.
+        match shown.ok().and_then(|info| info.vault.owner) {
+            Some(owner) if owner != node.id => {
+                Err(cluster::at_another_host(&membership.member, volume, owner).await)
+            }
+            _ => Ok(node),
+        }
+    }
+
     /// Returns the node that a volume belongs to, if its store answers now.
     pub(super) async fn reachable_of(&self, volume: &str) -> Result<Arc<Node>, ApiError> {
-        let node = self.node_of(volume).await?;
+        let node = self.owner_of(volume).await?;
         self.reaches(&node).await?;
         Ok(node)
     }
@@ -223,7 +238,7 @@ impl Api for Service {
 
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
         Box::pin(async move {
-            let node = self.node_of(name).await?;
+            let node = self.owner_of(name).await?;
             let handle = node.volumes.attach(name).await?;
             Ok(self
                 .inner
@@ -269,7 +284,7 @@ impl Api for Service {
 
     fn start_salvage<'a>(&'a self, name: &'a str, request: StartSalvage) -> Answer<'a, Job> {
         Box::pin(async move {
-            let (node, subject) = (self.node_of(name).await?, name.to_owned());
+            let (node, subject) = (self.owner_of(name).await?, name.to_owned());
             let begin = |progress| work::salvage(node, subject, request.accept_losses, progress);
             Ok(self.inner.jobs.begin("salvage", name, "chunks", begin))
         })
@@ -277,7 +292,7 @@ impl Api for Service {
 
     fn cancel_salvage<'a>(&'a self, name: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
-            if self.node_of(name).await?.volumes.cancel_salvage(name) {
+            if self.owner_of(name).await?.volumes.cancel_salvage(name) {
                 return Ok(());
             }
             let message = format!(

@@ -1,6 +1,7 @@
 //! The cluster, for other nodes and for users.
 
 use super::guests::{self, Heir};
+use super::visitors::{self, ForOthers};
 use crate::assemble::Node;
 use crate::cluster::member_file::MemberFile;
 use crate::cluster::{Joined, Member, Membership, open_holder, record};
@@ -55,6 +56,7 @@ async fn take_part(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
                 set_draining(&node, on).await
             })
         }),
+        volumes: Arc::new(ForOthers { service: service.clone() }),
     };
     node.env.spawn("cluster-serve", rekindle_cluster::serve(acceptor, Arc::new(desk)));
     node.env.spawn("cluster-watch", watch(service, node, &member).run());
@@ -132,6 +134,27 @@ pub(crate) async fn rest(node: &Node) {
         Err(_) => tracing::debug!("the store does not know that this node stops"),
     }
     membership.keeping.rest().await;
+}
+
+/// The answer to a command about a volume whose owner runs at another host.
+pub(super) async fn at_another_host(member: &Member, volume: &str, owner: NodeId) -> ApiError {
+    let entry = match member.roster.read(owner).await {
+        Ok(entry) => entry,
+        Err(_) => member.roster.find(owner),
+    };
+    let contact = entry.as_ref().and_then(|entry| Some((entry.host, entry.contact.as_ref()?)));
+    let place = match contact {
+        Some((host, contact)) if host == owner => format!("{} ({})", contact.name, contact.address),
+        Some((host, contact)) => {
+            let name = member.roster.find(host).and_then(|entry| entry.contact.clone());
+            let name = name.map_or_else(|| host.to_string(), |contact| contact.name);
+            format!("{name} ({}), as a guest", contact.address)
+        }
+        None => "which this node does not know".to_owned(),
+    };
+    conflict(format!(
+        "volume '{volume}' is owned by node {owner}, which runs at the host {place}: give the command there"
+    ))
 }
 
 fn invalid(message: String) -> ApiError {
@@ -347,6 +370,7 @@ pub(crate) async fn show(service: &Service, node: &Arc<Node>) -> Cluster {
     let all = all.unwrap_or_else(|_| member.roster.known());
     let shown = all.iter().map(async |entry| node_of(node, member, entry).await);
     let held = member.holder.list().await;
+    let (forwarded, visitors) = visitors::view(service, member, node.env.now());
     Cluster {
         member: true,
         node: node.id.to_string(),
@@ -358,6 +382,8 @@ pub(crate) async fn show(service: &Service, node: &Arc<Node>) -> Cluster {
         holders: membership.keeping.view().iter().map(holder_words).collect(),
         held: held.iter().map(|one| held_words(node, member, one)).collect(),
         guests: described,
+        forwarded,
+        visitors,
     }
 }
 

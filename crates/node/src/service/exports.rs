@@ -1,15 +1,59 @@
-//! The NBD exports: block volumes by name.
+//! The NBD exports: block volumes by name. A volume whose owner runs at another host is forwarded.
 
 use super::Service;
-use rekindle_block::KIND;
+use super::forward::Forward;
+use crate::assemble::Node;
+use rekindle_block::{Device, Gathered, KIND};
 use rekindle_env::BoxFuture;
 use rekindle_front::http::api::ApiError;
-use rekindle_front::nbd::{ExportError, Exports, VolumeMeters};
+use rekindle_front::nbd::forward::Remote;
+use rekindle_front::nbd::{ExportError, Exports, Target, VolumeMeters};
+use rekindle_staging::{Extent, Quantum, Ticket, Written};
 use rekindle_volume::Error;
 use std::sync::Arc;
 
+/// The device of a volume.
+#[derive(Clone)]
+pub enum Export {
+    /// Its owner runs here.
+    Here(Device),
+    /// Its owner runs at another host of the cluster.
+    There(Remote),
+}
+
+impl Service {
+    /// Attaches a volume whose owner is this node or a guest.
+    pub async fn attach_here(&self, name: &str) -> Result<Device, ExportError> {
+        self.attached(name).await?.map_err(|error| error.into())
+    }
+
+    /// The same; the inner error is of the volume.
+    pub(super) async fn attached(&self, name: &str) -> Result<Result<Device, Error>, ExportError> {
+        let node = self.node().await.map_err(unavailable)?;
+        let attached = Device::attach(&node.volumes, name).await;
+        let (node, device): (Arc<Node>, _) = match attached {
+            Err(Error::Elsewhere(name, owner)) => {
+                let guest = self.guests().find(owner).await.map_err(unavailable)?;
+                let Some(guest) = guest else { return Ok(Err(Error::Elsewhere(name, owner))) };
+                let attached = Device::attach(&guest.volumes, &name).await;
+                (guest, attached)
+            }
+            attached => (node, attached),
+        };
+        if device.is_ok() {
+            node.volumes.client_is_back(name);
+        }
+        Ok(device)
+    }
+
+    pub(super) fn meters_of(&self, device: &Device) -> Arc<VolumeMeters> {
+        let vault = device.handle().vault();
+        self.inner.meters.of(vault.id, &vault.name)
+    }
+}
+
 impl Exports for Service {
-    type Device = rekindle_block::Device;
+    type Device = Export;
 
     fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, ExportError>> {
         Box::pin(async move {
@@ -18,33 +62,117 @@ impl Exports for Service {
         })
     }
 
-    fn meters(&self, device: &rekindle_block::Device) -> Arc<VolumeMeters> {
-        let vault = device.handle().vault();
-        self.inner.meters.of(vault.id, &vault.name)
+    /// The owner's host counts the requests of forwarded clients.
+    fn meters(&self, device: &Export) -> Arc<VolumeMeters> {
+        match device {
+            Export::Here(device) => self.meters_of(device),
+            Export::There(_) => Arc::default(),
+        }
     }
 
-    fn attach<'a>(
-        &'a self,
-        name: &'a str,
-    ) -> BoxFuture<'a, Result<rekindle_block::Device, ExportError>> {
+    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export, ExportError>> {
         Box::pin(async move {
-            let node = self.node().await.map_err(unavailable)?;
-            let attached = rekindle_block::Device::attach(&node.volumes, name).await;
-            let (node, device) = match attached {
-                Err(Error::Elsewhere(name, owner)) => {
-                    let guest = self.guests().find(owner).await.map_err(unavailable)?;
-                    let guest = guest.ok_or(Error::Elsewhere(name.clone(), owner))?;
-                    let device = rekindle_block::Device::attach(&guest.volumes, &name).await?;
-                    (guest, device)
-                }
-                attached => (node, attached?),
+            let elsewhere = match self.attached(name).await? {
+                Ok(device) => return Ok(Export::Here(device)),
+                Err(error @ Error::Elsewhere(..)) => error,
+                Err(error) => return Err(error.into()),
             };
-            node.volumes.client_is_back(name);
-            Ok(device)
+            let node = self.node().await.map_err(unavailable)?;
+            if node.membership().is_none() {
+                return Err(elsewhere.into());
+            }
+            let way = Arc::new(Forward::new(self, &node, name));
+            Ok(Export::There(Remote::open(&node.env, way).await?))
         })
     }
 }
 
-fn unavailable(error: ApiError) -> ExportError {
+pub(super) fn unavailable(error: ApiError) -> ExportError {
     ExportError { kind: error.kind, message: error.message }
+}
+
+impl Target for Export {
+    fn size(&self) -> u64 {
+        match self {
+            Export::Here(device) => device.size(),
+            Export::There(remote) => remote.size(),
+        }
+    }
+
+    fn block_size(&self) -> u64 {
+        match self {
+            Export::Here(device) => device.block_size(),
+            Export::There(remote) => remote.block_size(),
+        }
+    }
+
+    fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
+        match self {
+            Export::Here(device) => device.read_now(offset, out),
+            Export::There(remote) => remote.read_now(offset, out),
+        }
+    }
+
+    async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        match self {
+            Export::Here(device) => device.read(offset, out).await,
+            Export::There(remote) => remote.read(offset, out).await,
+        }
+    }
+
+    fn admits(&self, under_way: u64, bytes: u64) -> bool {
+        match self {
+            Export::Here(device) => device.admits(under_way, bytes),
+            Export::There(remote) => remote.admits(under_way, bytes),
+        }
+    }
+
+    async fn quantum(&self) -> Quantum {
+        match self {
+            Export::Here(device) => device.quantum().await,
+            Export::There(remote) => remote.quantum().await,
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
+        match self {
+            Export::Here(device) => device.write(offset, data, durable),
+            Export::There(remote) => remote.write(offset, data, durable),
+        }
+    }
+
+    fn all(&self, gathered: Gathered) -> Written {
+        match self {
+            Export::Here(device) => device.all(gathered),
+            Export::There(remote) => remote.all(gathered),
+        }
+    }
+
+    fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error> {
+        match self {
+            Export::Here(device) => device.clear(offset, length, trim, durable),
+            Export::There(remote) => remote.clear(offset, length, trim, durable),
+        }
+    }
+
+    async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
+        match self {
+            Export::Here(device) => device.sync(ticket).await,
+            Export::There(remote) => remote.sync(ticket).await,
+        }
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        match self {
+            Export::Here(device) => device.flush().await,
+            Export::There(remote) => remote.flush().await,
+        }
+    }
+
+    async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
+        match self {
+            Export::Here(device) => device.extents(offset, length).await,
+            Export::There(remote) => remote.extents(offset, length).await,
+        }
+    }
 }

@@ -7,9 +7,10 @@ use crate::heard;
 use crate::linear::FIRST;
 use crate::oracle::BLOCK;
 use rekindle_base::Kind;
-use rekindle_block::Device;
 use rekindle_env::Env;
 use rekindle_front::http::Api;
+use rekindle_front::nbd::{ExportError, Target};
+use rekindle_node::Export;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -94,8 +95,30 @@ impl Run {
     }
 
     /// Attaches a volume, if this host serves it.
-    async fn attach(&self, served: &Served, volume: &Volume) -> Result<Option<Device>, String> {
-        let error = match served.attach(&volume.name).await {
+    async fn attach(&self, served: &Served, volume: &Volume) -> Result<Option<Export>, String> {
+        let attached = served.attach(&volume.name).await;
+        self.attached(volume, attached.map(Export::Here))
+    }
+
+    /// Attaches a volume, wherever it is served.
+    async fn attach_anywhere(
+        &self,
+        served: &Served,
+        volume: &Volume,
+    ) -> Result<Option<Export>, String> {
+        let attached = served.attach_anywhere(&volume.name).await;
+        if let Ok(Export::There(_)) = attached {
+            heard::note("cluster: a client is forwarded");
+        }
+        self.attached(volume, attached)
+    }
+
+    fn attached(
+        &self,
+        volume: &Volume,
+        attached: Result<Export, ExportError>,
+    ) -> Result<Option<Export>, String> {
+        let error = match attached {
             Ok(device) => return Ok(Some(device)),
             Err(error) => error,
         };
@@ -120,10 +143,13 @@ impl Run {
     ) -> Result<(), String> {
         let volume = &self.volumes[at];
         let by = format!("{}.{}", super::NAMES[host], served.incarnation);
-        let mut device: Option<Device> = None;
+        let mut device: Option<Export> = None;
         while !self.stage.is_ending() && served.ended().is_none() {
             if device.is_none() {
-                device = self.attach(&served, volume).await?;
+                device = match self.forwards {
+                    true => self.attach_anywhere(&served, volume).await?,
+                    false => self.attach(&served, volume).await?,
+                };
             }
             let Some(used) = &device else {
                 env.sleep(PAUSE * 2).await;
@@ -131,7 +157,13 @@ impl Run {
             };
             self.stage.begun.fetch_add(1, Ordering::Relaxed);
             let is_fine = match dice.below(3) {
-                0 => self.write(volume, used, &by, &mut dice).await,
+                0 => {
+                    let block = match self.forwards {
+                        true => host % BLOCKS,
+                        false => dice.below(BLOCKS as u64) as usize,
+                    };
+                    self.write(volume, (used, block), &by, &mut dice).await
+                }
                 1 => self.read(volume, used, &by).await,
                 _ => self.read_now(volume, used, &by),
             };
@@ -148,11 +180,10 @@ impl Run {
     async fn write(
         &self,
         volume: &Volume,
-        device: &Device,
+        (device, block): (&Export, usize),
         by: &str,
         dice: &mut Dice,
     ) -> Result<bool, String> {
-        let block = dice.below(BLOCKS as u64) as usize;
         let value = self.values.fetch_add(1, Ordering::Relaxed);
         let bytes = value.to_le_bytes().repeat(BLOCK / 8);
         let open = volume.blocks.lock()[block].begin(value, self.now(), by);
@@ -166,7 +197,7 @@ impl Run {
         }
     }
 
-    async fn read(&self, volume: &Volume, device: &Device, by: &str) -> Result<bool, String> {
+    async fn read(&self, volume: &Volume, device: &Export, by: &str) -> Result<bool, String> {
         let from = self.now();
         let mut found = vec![0xee; SIZE];
         match device.read(0, &mut found).await {
@@ -175,7 +206,7 @@ impl Run {
         }
     }
 
-    fn read_now(&self, volume: &Volume, device: &Device, by: &str) -> Result<bool, String> {
+    fn read_now(&self, volume: &Volume, device: &Export, by: &str) -> Result<bool, String> {
         let from = self.now();
         let mut found = vec![0xee; SIZE];
         match device.read_now(0, &mut found) {
@@ -269,9 +300,15 @@ fn may_fail(error: &rekindle_volume::Error, disks_fail: bool) -> Result<bool, St
             heard::note("fenced: told");
             Ok(false)
         }
+        // The protocol has one number for all that may be over soon.
+        Kind::Io if is_forwarded(error) => Ok(false),
         kind if kind.is_retryable() => Ok(false),
         _ => Err(error.to_string()),
     }
+}
+
+fn is_forwarded(error: &rekindle_volume::Error) -> bool {
+    matches!(error, rekindle_volume::Error::Staging(rekindle_staging::Error::Forwarded { .. }))
 }
 
 const _: () = assert!(FIRST == 0, "a block that was never written reads as zeros");

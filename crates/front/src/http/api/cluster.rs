@@ -25,6 +25,24 @@ pub struct Cluster {
     pub held: Vec<HeldCopies>,
     /// Other nodes that go on in this daemon.
     pub guests: Vec<Guest>,
+    /// Clients of this host whose volumes another host serves.
+    pub forwarded: Vec<ForwardedClient>,
+    /// Clients of other hosts whose volumes this host serves.
+    pub visitors: Vec<ForwardedClient>,
+}
+
+/// An NBD client at one host, whose volume another host serves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct ForwardedClient {
+    pub volume: String,
+    /// The home node of the other host: the one that serves the volume, or the client's.
+    pub node: String,
+    pub name: String,
+    /// Why the client's requests wait, if they do.
+    pub problem: Option<String>,
+    /// Time since the client came.
+    pub since_ms: u64,
 }
 
 /// A node of a cluster.

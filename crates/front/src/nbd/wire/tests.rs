@@ -10,6 +10,9 @@ proptest! {
         let _ = option_header(&bytes);
         let _ = request(&bytes);
         let _ = export_name(&bytes);
+        let _ = reply_head(&bytes);
+        let _ = error_payload(&bytes);
+        let _ = status_payload(&bytes);
         if let Some(query) = export_query(&bytes) {
             let _ = query.wants(info::NAME);
         }
@@ -26,6 +29,27 @@ proptest! {
         prop_assert_eq!(request(&bytes), Ok(Some(Request { flags, command, cookie, offset, length })));
         for short in 0..bytes.len() {
             prop_assert_eq!(request(&bytes[..short]), Ok(None));
+        }
+    }
+
+    #[test]
+    fn a_request_is_encoded_as_it_is_read(
+        flags: u16, command: u16, cookie: u64, offset: u64, length in 0..limits::PAYLOAD_BYTES_SKIPPED_MAX,
+    ) {
+        let asked = Request { flags, command, cookie, offset, length };
+        prop_assert_eq!(request(&request_head(&asked)), Ok(Some(asked)));
+        let by_client = crate::nbd::testing::header(command, flags, cookie, offset, length);
+        prop_assert_eq!(&request_head(&asked)[..], &by_client[..]);
+    }
+
+    #[test]
+    fn replies_survive_the_wire(cookie: u64, errno: u32, kind: u16, length: u32) {
+        let simple = simple_reply(cookie, errno);
+        prop_assert_eq!(reply_head(&simple), Ok(Some(ReplyHead::Simple { cookie, errno })));
+        let chunk = last_chunk(cookie, kind, length);
+        prop_assert_eq!(reply_head(&chunk), Ok(Some(ReplyHead::Chunk { cookie, kind, length })));
+        for short in 0..chunk.len() {
+            prop_assert_eq!(reply_head(&chunk[..short]), Ok(None));
         }
     }
 

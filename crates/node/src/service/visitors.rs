@@ -1,0 +1,241 @@
+//! Clients of other hosts, whose volumes this host serves. Each has a session as any client has,
+//! over the connection of its host.
+//!
+//! A client has one session: the next one begins when the last has ended, with all changes that it
+//! has begun. Else a change that lies in the buffers of a connection that is over could come after
+//! a newer one.
+
+use super::Service;
+use super::forward::name_of;
+use crate::cluster::Member;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use rekindle_base::{Kind, NodeId};
+use rekindle_cluster::forward::{Opened, Session, Volumes};
+use rekindle_cluster::wire::{ClientId, Serve, Served, Unserved};
+use rekindle_env::{BoxFuture, Env, Moment, Stream};
+use rekindle_front::conn::{Entered, Stop};
+use rekindle_front::http::api::ForwardedClient;
+use rekindle_front::nbd::{ExportError, serve_device};
+use rekindle_volume::Error;
+use std::collections::BTreeMap;
+use std::pin::pin;
+use tokio::sync::{Notify, oneshot};
+
+/// The clients of other hosts.
+#[derive(Default)]
+pub(crate) struct Visitors {
+    all: Mutex<BTreeMap<ClientId, Row>>,
+    /// Rung when one has left.
+    left: Notify,
+}
+
+struct Row {
+    volume: String,
+    /// The home node of the client's host.
+    from: NodeId,
+    since: Moment,
+    /// Asks the session to finish; `None` once asked.
+    finish: Option<oneshot::Sender<()>>,
+}
+
+/// The row of a client; its drop removes it.
+struct Enrolled {
+    service: Service,
+    client: ClientId,
+}
+
+impl Drop for Enrolled {
+    fn drop(&mut self) {
+        let visitors = &self.service.inner.visitors;
+        visitors.all.lock().remove(&self.client);
+        visitors.left.notify_waiters();
+    }
+}
+
+impl Visitors {
+    /// The clients as a user sees them. `name` gives the name of a node.
+    pub(crate) fn view(
+        &self,
+        now: Moment,
+        name: impl Fn(NodeId) -> String,
+    ) -> Vec<ForwardedClient> {
+        let view = |row: &Row| ForwardedClient {
+            volume: row.volume.clone(),
+            node: row.from.to_string(),
+            name: name(row.from),
+            problem: None,
+            since_ms: super::words::milliseconds(now.since(row.since)),
+        };
+        self.all.lock().values().map(view).collect()
+    }
+}
+
+/// Lets a client in, once its earlier session has ended. The future completes when a later session
+/// of the client wants to begin.
+async fn enroll(
+    service: &Service,
+    env: &Env,
+    from: NodeId,
+    request: &Serve,
+) -> (Enrolled, oneshot::Receiver<()>) {
+    let visitors = &service.inner.visitors;
+    loop {
+        let mut left = pin!(visitors.left.notified());
+        // Before the look: no end after it is missed.
+        left.as_mut().enable();
+        {
+            let mut all = visitors.all.lock();
+            match all.get_mut(&request.client) {
+                Some(earlier) => drop(earlier.finish.take()),
+                None => {
+                    let (finish, finished) = oneshot::channel();
+                    let (volume, since) = (request.volume.clone(), env.now());
+                    let row = Row { volume, from, since, finish: Some(finish) };
+                    all.insert(request.client, row);
+                    let client = request.client;
+                    return (Enrolled { service: service.clone(), client }, finished);
+                }
+            }
+        }
+        left.await;
+    }
+}
+
+/// Brings a volume of a node that runs here into service for a client of another host. A volume of
+/// any other node is refused: what comes from another host is never forwarded.
+pub(super) async fn open(
+    service: &Service,
+    from: NodeId,
+    request: Serve,
+) -> Result<Opened, Unserved> {
+    let node = service.node().await.map_err(|error| refusal(error.kind, error.message))?;
+    let env = node.env.clone();
+    let (enrolled, mut later) = enroll(service, &env, from, &request).await;
+    let attached = {
+        let attaching = pin!(service.attached(&request.volume));
+        match select(attaching, &mut later).await {
+            Either::Left((attached, _)) => attached,
+            Either::Right(_) => {
+                let reason = "its client has a later session".to_owned();
+                return Err(refusal(Kind::Conflict, reason));
+            }
+        }
+    };
+    let device = match attached {
+        Ok(Ok(device)) => device,
+        Ok(Err(elsewhere @ Error::Elsewhere(..))) => {
+            return Err(Unserved { kind: None, reason: elsewhere.to_string() });
+        }
+        Ok(Err(error)) => {
+            let ExportError { kind, message } = error.into();
+            return Err(refusal(kind, message));
+        }
+        Err(ExportError { kind, message }) => return Err(refusal(kind, message)),
+    };
+    let membership = node.membership();
+    let address = membership.map(|membership| membership.member.contact().address);
+    let entered = address.and_then(|address| service.sessions().enter(&env, &address));
+    let entered = entered.ok_or_else(|| {
+        let reason = "its owner's host has too many clients, or stops".to_owned();
+        refusal(Kind::Unavailable, reason)
+    })?;
+    let vault = device.handle().vault();
+    let served = Served { volume: vault.id, size: device.size(), block_size: device.block_size() };
+    let name = match membership.map(|membership| name_of(&membership.member, from)) {
+        Some(host) if !host.is_empty() => host,
+        _ => from.to_string(),
+    };
+    tracing::info!(volume = request.volume, host = name, "serving a client of another host");
+    let service = service.clone();
+    let session: Session = Box::new(move |stream| {
+        Box::pin(async move {
+            let _enrolled = enrolled;
+            let serve = (request.volume, device.clone(), service.meters_of(&device));
+            let budget = service.sessions().budget().clone();
+            drop(device);
+            run(env, stream, entered, later, |env, stream, stop| async move {
+                serve_device(&env, stream, stop, serve, budget).await;
+            })
+            .await;
+        })
+    });
+    Ok(Opened { served, session })
+}
+
+/// Runs a session until it ends: by itself, with the daemon, or for a later session of its client.
+async fn run<F: Future<Output = ()>>(
+    env: Env,
+    stream: Box<dyn Stream>,
+    entered: Entered,
+    later: oneshot::Receiver<()>,
+    serve: impl FnOnce(Env, Box<dyn Stream>, Stop) -> F,
+) {
+    entered
+        .run(|stop| async move {
+            let (finish, finished) = Stop::pair();
+            let asked = async move {
+                select(stop, later).await;
+                drop(finish);
+                std::future::pending::<()>().await
+            };
+            select(pin!(serve(env, stream, finished)), pin!(asked)).await;
+        })
+        .await;
+}
+
+fn refusal(kind: Kind, reason: String) -> Unserved {
+    Unserved { kind: Some(kind), reason }
+}
+
+/// The volumes of this host, for other hosts.
+pub(super) struct ForOthers {
+    pub(super) service: Service,
+}
+
+impl Volumes for ForOthers {
+    fn open(&self, from: NodeId, request: Serve) -> BoxFuture<'_, Result<Opened, Unserved>> {
+        Box::pin(open(&self.service, from, request))
+    }
+}
+
+/// The clients that go through this host or come from others, as a user sees them: those of this
+/// host at others, and those of others here.
+pub(super) fn view(
+    service: &Service,
+    member: &Member,
+    now: Moment,
+) -> (Vec<ForwardedClient>, Vec<ForwardedClient>) {
+    let name = |node| name_of(member, node);
+    (service.inner.forwards.view(now, name), service.inner.visitors.view(now, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rekindle_env::sim::{Faults, World};
+    use rekindle_front::conn::Connections;
+    use std::time::Duration;
+
+    #[test]
+    fn a_later_session_of_a_client_begins_when_the_earlier_one_has_ended() {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", 1));
+        let request = |client| Serve { client: [client; 16], volume: "vm1".to_owned() };
+        let from = NodeId([3; 16]);
+        world.block_on(async {
+            let (first, asked) = enroll(&service, &env, from, &request(1)).await;
+            let (_other, _) = enroll(&service, &env, from, &request(2)).await;
+            let (one, other) = (request(1), Duration::from_secs(60));
+            let mut later = pin!(enroll(&service, &env, from, &one));
+            assert!(env.timeout(other, &mut later).await.is_err(), "the first has not ended");
+            assert!(asked.await.is_err(), "it is asked to");
+            assert_eq!(service.inner.visitors.view(env.now(), |_| String::new()).len(), 2);
+            drop(first);
+            let (later, _) = later.await;
+            drop(later);
+            assert_eq!(service.inner.visitors.view(env.now(), |_| String::new()).len(), 1);
+        });
+    }
+}
