@@ -98,31 +98,61 @@ pub(crate) async fn why_missing(writer: &Writer, of: &str, id: VolumeId) -> Erro
     }
 }
 
-/// Whether a name is free although its record exists: its volume neither has the name nor is about
-/// to have it. Such a record is left from a removal or a renaming.
-async fn is_stale(writer: &Writer, held: &Held<Name>) -> Result<bool, Error> {
+/// What a name's record means for a volume that would have the name.
+enum Standing {
+    /// Another volume has the name, or is about to have it.
+    Taken,
+    /// Left from a removal or a renaming: its volume neither has the name nor is about to have it.
+    Stale,
+    /// Left from a renaming or a restore that broke off, and the vault still names it. This node
+    /// wrote that vault last.
+    Left(Box<Held<Vault>>),
+}
+
+async fn standing(writer: &Writer, held: &Held<Name>) -> Result<Standing, Error> {
     match vault(writer, held.value.id).await {
         Ok(Some(found)) => {
             let (vault, name) = (&found.value, &held.value.name);
-            let is_about_to_have_it = vault.also.as_ref() == Some(name);
-            Ok(match vault.state {
-                VaultState::Live => vault.name != *name && !is_about_to_have_it,
-                VaultState::Trashed => !is_about_to_have_it,
-                VaultState::Deleted => true,
+            let has_it = vault.state == VaultState::Live && vault.name == *name;
+            let is_about_to_have_it =
+                vault.state != VaultState::Deleted && vault.also.as_ref() == Some(name);
+            Ok(match (has_it, is_about_to_have_it) {
+                (true, _) => Standing::Taken,
+                (false, true) if found.writer().node == writer.node => {
+                    Standing::Left(Box::new(found))
+                }
+                (false, true) => Standing::Taken,
+                (false, false) => Standing::Stale,
             })
         }
         // The name may belong to a volume whose vault is lost.
-        Ok(None) => Ok(false),
-        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => Ok(false),
+        Ok(None) => Ok(Standing::Taken),
+        Err(error) if matches!(error.kind(), Kind::Damaged | Kind::Unsupported) => {
+            Ok(Standing::Taken)
+        }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Fails if a volume has the name.
-pub(crate) async fn is_free(writer: &Writer, of: &str) -> Result<(), Error> {
-    match name(writer, of).await? {
-        Some(held) if !is_stale(writer, &held).await? => Err(Error::Exists(of.to_owned())),
-        _ => Ok(()),
+async fn is_stale(writer: &Writer, held: &Held<Name>) -> Result<bool, Error> {
+    Ok(matches!(standing(writer, held).await?, Standing::Stale))
+}
+
+/// Fails if another volume than `id` has the name. Returns the vault of a volume whose renaming, or
+/// restore, by this node left the name when it broke off: the name is free once that has been
+/// ended. The caller holds the lock of the name, so no such work of this node is under way.
+pub(crate) async fn is_free_for(
+    writer: &Writer,
+    of: &str,
+    id: VolumeId,
+) -> Result<Option<Box<Held<Vault>>>, Error> {
+    let Some(held) = name(writer, of).await?.filter(|held| held.value.id != id) else {
+        return Ok(None);
+    };
+    match standing(writer, &held).await? {
+        Standing::Stale => Ok(None),
+        Standing::Left(vault) => Ok(Some(vault)),
+        Standing::Taken => Err(Error::Exists(of.to_owned())),
     }
 }
 

@@ -37,8 +37,8 @@ pub async fn attach(
         loop {
             let Some(name) = left.lock().next() else { return Ok::<u64, ApiError>(reads) };
             match one(&node, &name, request.reads).await {
-                // The volume was removed meanwhile, or its name leads to another one.
-                Err(error) if error.kind == Kind::NotFound => {}
+                // The volume was removed or renamed meanwhile.
+                Err(error) if error.kind == Kind::NotFound && !is_there(&node, &name).await? => {}
                 read => reads += read?,
             }
             progress.set(done.fetch_add(1, Ordering::Relaxed) + 1, Some(total));
@@ -47,6 +47,10 @@ pub async fn attach(
     let reads: u64 = try_join_all((0..at_once).map(|_| work())).await?.into_iter().sum();
     let took = node.env.now() - begin;
     Ok(json!({ "volumes": total, "reads": reads, "took_ms": took.as_secs_f64() * 1e3 }))
+}
+
+async fn is_there(node: &Node, name: &str) -> Result<bool, ApiError> {
+    Ok(node.volumes.list().await?.iter().any(|info| info.vault.name == name))
 }
 
 /// Attaches and reads one volume. Returns the number of blocks read.

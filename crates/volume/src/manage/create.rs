@@ -1,6 +1,7 @@
 //! Creation of a volume: first the vault, then its name. A vault without a name is garbage, which
 //! the reaper finds.
 
+use crate::manage::leftover;
 use crate::manage::list;
 use crate::registry::Inner;
 use crate::{Error, Info, Spec, records};
@@ -66,7 +67,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     };
     let _lock = inner.name_locks.take(&spec.name).await;
     // Fail before the vault exists, if the name is taken.
-    records::is_free(&inner.writer, &spec.name).await?;
+    leftover::clear(inner, &spec.name, vault.id).await?;
     // Earlier losses of the log do not concern this volume.
     inner.staging.begin(vault.id).await?;
     inner.writer.create(&Vault::key(vault.id), vault.clone()).await?;

@@ -5,8 +5,7 @@ use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::State;
 use crate::{Error, Info, records};
 use rekindle_base::{Kind, VolumeId};
-use rekindle_datastore::{Tag, key};
-use rekindle_env::BoxFuture;
+use rekindle_datastore::{Listed, Tag, key};
 use rekindle_staging::{Vault, VaultBody, VaultState};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -103,37 +102,17 @@ pub(crate) async fn show(inner: &Inner, name: &str) -> Result<Info, Error> {
 /// name and outlives it. So a creation or removal meanwhile makes no volume seem missing or
 /// damaged.
 pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
-    list_with(inner, &|id, _| Box::pin(read(inner, id))).await
+    list_with(inner, false).await
 }
 
 /// Lists all volumes as [`list`] does, and reads only those vaults whose tags are not those of the
-/// last look.
+/// last look. Both read a name only if its tag is a new one.
 pub(crate) async fn glance(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
-    let look = async |id: VolumeId, tag: Option<Tag>| {
-        let seen = tag.and_then(|tag| inner.seen.lock().get(id, tag));
-        if let Some(vault) = seen {
-            return Ok(Some(Vault::clone(&vault)));
-        }
-        let found = read(inner, id).await?;
-        if let (Some(vault), Some(tag)) = (&found, tag) {
-            inner.seen.lock().note(id, tag, vault);
-        }
-        Ok(found)
-    };
-    list_with(inner, &|id, tag| Box::pin(look(id, tag))).await
+    list_with(inner, true).await
 }
 
-type Read<'a> = BoxFuture<'a, Result<Option<Vault>, rekindle_datastore::Error>>;
-
-async fn read(inner: &Inner, id: VolumeId) -> Result<Option<Vault>, rekindle_datastore::Error> {
-    Ok(records::vault(&inner.writer, id).await?.map(|held| held.value))
-}
-
-async fn list_with<'a>(
-    inner: &Arc<Inner>,
-    read: &(dyn Fn(VolumeId, Option<Tag>) -> Read<'a> + Sync),
-) -> Result<Vec<Info>, Error> {
-    let names = records::keys(&inner.writer, key::NAMES).await?;
+async fn list_with(inner: &Arc<Inner>, is_glance: bool) -> Result<Vec<Info>, Error> {
+    let names = records::list(&inner.writer, key::NAMES).await?;
     let serving: HashMap<VolumeId, Info> = inner
         .all()
         .iter()
@@ -141,16 +120,51 @@ async fn list_with<'a>(
         .map(|info| (info.vault.id, info))
         .collect();
     let vaults = records::known_vaults(&inner.writer).await?;
-    inner.seen.lock().keep(&vaults.iter().map(|(id, _)| *id).collect());
-    let idle = vaults.into_iter().filter(|(id, _)| !serving.contains_key(id)).collect();
-    let mut by_name: HashMap<String, Vec<Info>> = HashMap::new();
-    for vault in records::each(idle, |(id, tag)| read(id, tag)).await {
-        match vault {
-            Ok(Some(vault)) if vault.state == VaultState::Live => {
-                by_name.entry(vault.name.clone()).or_default().push(merge(inner, vault));
+    let mut infos = Vec::with_capacity(names.len());
+    let mut listed = Vec::with_capacity(names.len());
+    for Listed { key, tag, .. } in names {
+        match key::name_of_key(&key) {
+            Some(name) => listed.push((name, tag)),
+            None => infos.push(damaged(
+                &key,
+                VolumeId::default(),
+                format!("{key} is not the key of a volume name"),
+            )),
+        }
+    }
+    inner.seen.lock().keep(
+        &vaults.iter().map(|(id, _)| *id).collect(),
+        &listed.iter().map(|(name, _)| &**name).collect(),
+    );
+    let mut by_name: HashMap<String, Vec<Info>> = HashMap::with_capacity(listed.len());
+    let mut add = |vault: Vault| {
+        by_name.entry(vault.name.clone()).or_default().push(merge(inner, vault));
+    };
+    let (mut seen, mut unread) = (Vec::new(), Vec::new());
+    {
+        let kept = inner.seen.lock();
+        for (id, tag) in vaults.into_iter().filter(|(id, _)| !serving.contains_key(id)) {
+            match tag.filter(|_| is_glance).and_then(|tag| kept.vault(id, tag)) {
+                Some(vault) => seen.push(vault),
+                None => unread.push((id, tag)),
             }
-            // Removed, or on its way out. Or damaged: then its name leads to it below.
-            Ok(_) => {}
+        }
+    }
+    let lives = |vault: &Vault| vault.state == VaultState::Live;
+    seen.into_iter().filter(|vault| lives(vault)).for_each(|vault| add(Vault::clone(&vault)));
+    let read = async |(id, tag)| (tag, records::vault(&inner.writer, id).await);
+    for (tag, vault) in records::each(unread, read).await {
+        match vault {
+            Ok(Some(held)) => {
+                if let Some(tag) = tag.filter(|_| is_glance) {
+                    inner.seen.lock().note_vault(held.value.id, tag, &held.value);
+                }
+                if lives(&held.value) {
+                    add(held.value);
+                }
+            }
+            // Removed. Or damaged: then its name leads to it below.
+            Ok(None) => {}
             Err(error) if is_its_own(&error) => {}
             Err(error) => return Err(error.into()),
         }
@@ -159,36 +173,47 @@ async fn list_with<'a>(
         by_name.entry(info.vault.name.clone()).or_default().push(info);
     }
 
-    let mut infos = Vec::with_capacity(names.len());
-    let mut unclear = Vec::new();
-    for key in names {
-        match key::name_of_key(&key).map(|name| (by_name.remove(&name), name)) {
-            Some((Some(mut found), _)) if found.len() == 1 => infos.append(&mut found),
-            Some((found, name)) => unclear.push((name, found.unwrap_or_default())),
-            None => infos.push(damaged(
-                &key,
-                VolumeId::default(),
-                format!("{key} is not the key of a volume name"),
-            )),
+    let mut unseen = Vec::new();
+    for (name, tag) in listed {
+        let mut found = by_name.remove(&name).unwrap_or_default();
+        let leads = tag.and_then(|tag| inner.seen.lock().name(&name, tag));
+        match found.iter().position(|info| Some(info.vault.id) == leads) {
+            Some(at) => infos.push(found.swap_remove(at)),
+            None => unseen.push((name, tag, found)),
         }
     }
-    for settled in records::each(unclear, |(name, found)| settle(inner, name, found)).await {
+    let settle = |(name, tag, found)| settle(inner, name, tag, found);
+    for settled in records::each(unseen, settle).await {
         infos.extend(settled?);
     }
     infos.sort_by(|one, other| one.vault.name.cmp(&other.vault.name));
     Ok(infos)
 }
 
-/// Finds out which of several vaults a name leads to, or why it seems to lead to none.
-async fn settle(inner: &Inner, name: String, found: Vec<Info>) -> Result<Option<Info>, Error> {
+/// Finds out which vault a name leads to: one of those that have the name, perhaps none. A vault
+/// alone is no proof: a creation that broke off leaves one, while the name leads to another vault.
+async fn settle(
+    inner: &Inner,
+    name: String,
+    tag: Option<Tag>,
+    found: Vec<Info>,
+) -> Result<Option<Info>, Error> {
     let record = match records::name(&inner.writer, &name).await {
         Ok(None) => return Ok(None),
         Ok(Some(record)) => record.value,
         Err(error) if is_its_own(&error) => {
-            return Ok(Some(damaged(&name, VolumeId::default(), error.to_string())));
+            // Only an attach by that name is refused, not what is in service.
+            let serving = found.into_iter().find(|info| info.backlog.is_some());
+            let reason = error.to_string();
+            return Ok(Some(
+                serving.unwrap_or_else(|| damaged(&name, VolumeId::default(), reason)),
+            ));
         }
         Err(error) => return Err(error.into()),
     };
+    if let Some(tag) = tag {
+        inner.seen.lock().note_name(&name, tag, record.id);
+    }
     if let Some(info) = found.into_iter().find(|info| info.vault.id == record.id) {
         return Ok(Some(info));
     }

@@ -4,6 +4,7 @@
 //! [`rest`] is common to those that need the volume out of service first.
 
 pub(crate) mod create;
+pub(crate) mod leftover;
 pub(crate) mod list;
 pub(crate) mod names;
 pub(crate) mod pin;

@@ -1,4 +1,4 @@
-//! The names of volumes, for clients that choose one; and the vaults that lists for users keep.
+//! The names of volumes, for clients that choose one; and the records that lists for users keep.
 
 use crate::manage::list;
 use crate::registry::Inner;
@@ -10,30 +10,50 @@ use rekindle_staging::Vault;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Vaults as the last list for a user saw them, each with its tag then. A tag may be stale, so
+/// Records as the last list for a user saw them, each with its tag then. A tag may be stale, so
 /// nothing rests on them but what a user is shown.
 #[derive(Default)]
-pub(crate) struct SeenVaults(HashMap<VolumeId, (Tag, Arc<Vault>)>);
+pub(crate) struct Seen {
+    vaults: HashMap<VolumeId, (Tag, Arc<Vault>)>,
+    /// The volumes to which names lead.
+    names: HashMap<String, (Tag, VolumeId)>,
+}
 
-impl SeenVaults {
+impl Seen {
     /// Returns the vault that had this tag.
-    pub fn get(&self, id: VolumeId, tag: Tag) -> Option<Arc<Vault>> {
-        self.0.get(&id).filter(|(seen, _)| *seen == tag).map(|(_, vault)| vault.clone())
+    pub fn vault(&self, id: VolumeId, tag: Tag) -> Option<Arc<Vault>> {
+        self.vaults.get(&id).filter(|(seen, _)| *seen == tag).map(|(_, vault)| vault.clone())
+    }
+
+    /// Returns the volume to which a name led when its record had this tag.
+    pub fn name(&self, name: &str, tag: Tag) -> Option<VolumeId> {
+        self.names.get(name).filter(|(seen, _)| *seen == tag).map(|(_, id)| *id)
     }
 
     /// Keeps a vault that was read after the store had listed it with this tag.
-    pub fn note(&mut self, id: VolumeId, tag: Tag, vault: &Vault) {
-        if self.0.len() < limits::SEEN_MAX || self.0.contains_key(&id) {
+    pub fn note_vault(&mut self, id: VolumeId, tag: Tag, vault: &Vault) {
+        if self.vaults.len() < limits::SEEN_MAX || self.vaults.contains_key(&id) {
             // A list shows no earlier contents, and these take the most room.
             let shown = Vault { versions: Vec::new(), logged: Vec::new(), ..vault.clone() };
-            self.0.insert(id, (tag, Arc::new(shown)));
+            self.vaults.insert(id, (tag, Arc::new(shown)));
         }
     }
 
-    /// Drops vaults that the store lists no more.
-    pub fn keep(&mut self, listed: &HashSet<VolumeId>) {
-        if self.0.len() > listed.len() {
-            self.0.retain(|id, _| listed.contains(id));
+    /// Keeps the volume to which a name leads, as read after the store had listed the name's record
+    /// with this tag.
+    pub fn note_name(&mut self, name: &str, tag: Tag, id: VolumeId) {
+        if self.names.len() < limits::SEEN_MAX || self.names.contains_key(name) {
+            self.names.insert(name.to_owned(), (tag, id));
+        }
+    }
+
+    /// Drops records that the store lists no more.
+    pub fn keep(&mut self, vaults: &HashSet<VolumeId>, names: &HashSet<&str>) {
+        if self.vaults.len() > vaults.len() {
+            self.vaults.retain(|id, _| vaults.contains(id));
+        }
+        if self.names.len() > names.len() {
+            self.names.retain(|name, _| names.contains(&**name));
         }
     }
 }
@@ -73,7 +93,7 @@ async fn read(inner: &Arc<Inner>, kind: &str) -> Result<Vec<String>, Error> {
             .collect());
     }
     let seen = inner.seen.lock();
-    let vaults = seen.0.values().map(|(_, vault)| vault);
+    let vaults = seen.vaults.values().map(|(_, vault)| vault);
     let others: HashSet<&str> =
         vaults.filter(|vault| vault.kind != kind).map(|vault| &*vault.name).collect();
     let names = keys.iter().filter_map(|key| key::name_of_key(key));

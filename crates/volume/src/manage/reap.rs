@@ -6,7 +6,7 @@
 use crate::format::Name;
 use crate::manage::remove::clear_away;
 use crate::manage::rested::{Names, Rest, Rested};
-use crate::manage::{rename, trash};
+use crate::manage::{leftover, trash};
 use crate::registry::Inner;
 use crate::{Error, limits, records};
 use rekindle_base::VolumeId;
@@ -140,7 +140,7 @@ async fn reap(inner: &Arc<Inner>, id: VolumeId, age: Duration) -> Result<Option<
     if let Some(also) = held.value.also.clone().filter(|_| is_for_us) {
         drop(lock);
         let _locks = inner.name_locks.take_both(&name, &also).await;
-        rename::end(inner, (&name, id), &also, held.value.owner.is_some()).await?;
+        leftover::end(inner, (&name, id), &also, held.value.owner.is_some()).await?;
         return Ok(Some(Reap::Name));
     }
     match records::name(&inner.writer, &name).await? {

@@ -7,13 +7,13 @@
 
 use crate::kind::Cut;
 use crate::manage::create;
+use crate::manage::leftover;
 use crate::manage::list;
 use crate::manage::rest;
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
 use crate::{Error, Info, records};
-use rekindle_base::VolumeId;
 use rekindle_base::units::format_size;
 use rekindle_datastore::record::Held;
 use rekindle_staging::{Vault, VaultState, Written};
@@ -78,6 +78,7 @@ pub(crate) async fn give(
     })
     .await?;
     let given = async {
+        leftover::clear(inner, new, id).await?;
         records::take_name(&inner.writer, new, id).await?;
         rest::rewrite(inner, name, id, |vault| {
             if vault.also.as_deref() != Some(new) {
@@ -92,7 +93,7 @@ pub(crate) async fn give(
     match given.await {
         Ok(_) if name == new => Ok(()),
         Ok(_) => {
-            if let Err(error) = end(inner, (new, id), name, true).await {
+            if let Err(error) = leftover::end(inner, (new, id), name, true).await {
                 tracing::warn!(
                     volume = new,
                     "has its new name; the old one, '{name}', stays until it is reaped: {error}"
@@ -102,35 +103,11 @@ pub(crate) async fn give(
         }
         Err(error) => {
             if !error.kind().is_retryable() {
-                end(inner, (name, id), new, true).await?;
+                leftover::end(inner, (name, id), new, true).await?;
             }
             Err(error)
         }
     }
-}
-
-/// Ends a renaming: frees the name `left`, which is not the volume's, and has the vault forget it.
-/// The vault comes last, so that a crash here is noticed. It comes first if another node may be in
-/// the middle of the renaming (not `is_ours`).
-pub(crate) async fn end(
-    inner: &Inner,
-    (name, id): (&str, VolumeId),
-    left: &str,
-    is_ours: bool,
-) -> Result<(), Error> {
-    let free = records::free_name(&inner.writer, left, id);
-    let forget = rest::rewrite(inner, name, id, |vault| {
-        let also = vault.also.clone().filter(|also| also != left);
-        Ok(Vault { also, ..vault.clone() })
-    });
-    if is_ours {
-        free.await?;
-        forget.await?;
-    } else {
-        forget.await?;
-        free.await?;
-    }
-    Ok(())
 }
 
 /// Gives a volume another size. A volume grows in service: clients see the new size when they

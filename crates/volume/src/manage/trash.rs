@@ -4,6 +4,7 @@
 //! the name is free, the sweep keeps the content, and no client can attach the volume. The reaper
 //! finishes what a crash interrupted, and removes old volumes for good.
 
+use crate::manage::leftover;
 use crate::manage::list;
 use crate::manage::remove;
 use crate::manage::rename;
@@ -45,7 +46,7 @@ async fn lay_aside(claimed: &Claim) -> Result<(), Error> {
     if let Some(left) = also {
         // An interrupted renaming: its other name would stay taken for as long as the volume is
         // kept.
-        rename::end(inner, (name, id), &left, true).await?;
+        leftover::end(inner, (name, id), &left, true).await?;
     }
     // The volume's backlog would occupy the log for as long as the volume is kept.
     let owes = match rest::settle(claimed, async |_| Ok(())).await {

@@ -9,7 +9,7 @@ pub(crate) mod transitional;
 pub(crate) mod view;
 
 use crate::attach::collector::Collected;
-use crate::manage::names::{LastNames, SeenVaults};
+use crate::manage::names::{LastNames, Seen};
 use crate::manage::rested::Rested;
 use crate::registry::active_volumes::ActiveVolumes;
 use crate::registry::entry::{Entry, Inside, Live, Step};
@@ -72,7 +72,7 @@ pub(crate) struct Inner {
     pub salvager: Salvager,
     /// The volumes for which the last reaping had nothing to do.
     pub rested: Mutex<Rested>,
-    pub seen: Mutex<SeenVaults>,
+    pub seen: Mutex<Seen>,
     pub last_names: tokio::sync::Mutex<LastNames>,
     pub active_volumes: Arc<ActiveVolumes>,
     /// The beginning of this life.

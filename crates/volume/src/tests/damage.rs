@@ -68,8 +68,8 @@ fn a_volume_in_service_outlives_the_damage_of_its_name() {
         drop(handle);
         bed.volumes.detach("vm1").await.unwrap();
         assert_eq!(kind(bed.volumes.attach("vm1").await), Kind::Damaged);
-        // The list still has one vault with one name; only an attach by that name is refused.
-        assert_eq!(bed.volumes.list().await.unwrap().len(), 1);
+        let listed = bed.volumes.list().await.unwrap();
+        assert_eq!((listed.len(), listed[0].state), (1, State::Error), "no client can use it");
         assert_eq!(kind(bed.volumes.remove("vm1", false).await), Kind::Damaged);
         bed.volumes.remove("vm1", true).await.unwrap();
         assert!(bed.volumes.list().await.unwrap().is_empty());

@@ -34,7 +34,8 @@ fn a_list_for_a_user_reads_the_vaults_that_have_changed_and_no_others() {
         there.volumes.create(spec("new")).await.unwrap();
         let before = gets(&meter);
         let seen = bed.volumes.glance().await.unwrap();
-        assert!((2..=3).contains(&(gets(&meter) - before)), "{}", gets(&meter) - before);
+        // Of two volumes the name and the vault, perhaps the vault that is gone.
+        assert!((4..=5).contains(&(gets(&meter) - before)), "{}", gets(&meter) - before);
         let exact = bed.volumes.list().await.unwrap();
         let names = |infos: &[Info]| infos.iter().map(|i| i.vault.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&seen), names(&exact));

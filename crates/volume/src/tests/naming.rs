@@ -214,6 +214,110 @@ fn of_two_vaults_with_one_name_the_name_says_which() {
     });
 }
 
+/// Leaves the name `left` as a renaming from it to `to` does that breaks off after the vault has
+/// its new name.
+async fn break_off_a_renaming(bed: &Bed, left: &str, to: &str) -> Vault {
+    bed.volumes.create(spec(left)).await.unwrap();
+    bed.volumes.rename(left, to).await.unwrap();
+    let held = records::find(&bed.writer, to).await.unwrap();
+    let record = Name { name: left.to_owned(), id: held.value.id };
+    bed.writer.create(&key::name_key(left), record).await.unwrap();
+    let half = Vault { also: Some(left.to_owned()), ..held.value.clone() };
+    bed.writer.replace(&held, half).await.unwrap().value
+}
+
+/// Makes the vault of a creation that broke off before it gave the name.
+async fn break_off_a_creation(bed: &Bed, of: &Vault, name: &str, id: u8) -> VolumeId {
+    let fresh = Vault { also: None, name: name.to_owned(), id: VolumeId([id; 16]), ..of.clone() };
+    bed.writer.create(&Vault::key(fresh.id), fresh).await.unwrap().value.id
+}
+
+#[test]
+fn a_vault_whose_name_leads_to_another_is_listed_by_nobody_however_often_they_look() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let there = world.host("there").env();
+        let there = Bed::start_in(Path::new("/node"), NodeId([9; 16]), &there, &store).await;
+        let vault = break_off_a_renaming(&bed, "mine", "other").await;
+        let nameless = break_off_a_creation(&bed, &vault, "mine", 1).await;
+        for round in 0..3 {
+            for bed in [&bed, &there] {
+                for listed in [bed.volumes.list().await, bed.volumes.glance().await] {
+                    let ids: Vec<_> = listed.unwrap().iter().map(|info| info.vault.id).collect();
+                    assert_eq!(ids, [vault.id], "round {round}");
+                }
+                assert_eq!(*bed.volumes.names("block").await.unwrap(), ["other"]);
+            }
+            assert_eq!(kind(bed.volumes.attach("mine").await), Kind::NotFound);
+        }
+        // Once the name leads there, the volume is listed, by those that have looked before, too.
+        let held = records::name(&bed.writer, "mine").await.unwrap().unwrap();
+        let record = Name { name: "mine".to_owned(), id: nameless };
+        bed.writer.replace(&held, record).await.unwrap();
+        for bed in [&bed, &there] {
+            for listed in [bed.volumes.list().await, bed.volumes.glance().await] {
+                let ids: Vec<_> = listed.unwrap().iter().map(|info| info.vault.id).collect();
+                assert_eq!(ids, [nameless, vault.id]);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_creation_a_renaming_and_a_restore_end_a_renaming_of_their_node_that_left_the_name() {
+    for way in 0..3 {
+        let (world, store) = (World::new(4, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            let there = world.host("there").env();
+            let there = Bed::start_in(Path::new("/node"), NodeId([9; 16]), &there, &store).await;
+            for name in ["else", "gone"] {
+                bed.volumes.create(spec(name)).await.unwrap();
+                there.volumes.create(spec(&format!("{name} there"))).await.unwrap();
+            }
+            bed.volumes.trash("gone", false).await.unwrap();
+            there.volumes.trash("gone there", false).await.unwrap();
+            let vault = break_off_a_renaming(&bed, "mine", "other").await;
+            break_off_a_creation(&bed, &vault, "mine", 1).await;
+            let give = async |bed: &Bed, suffix: &str| match way {
+                0 => bed.volumes.create(spec("mine")).await,
+                1 => bed.volumes.rename(&format!("else{suffix}"), "mine").await,
+                _ => bed.volumes.restore(&format!("gone{suffix}"), Some("mine")).await,
+            };
+            // Another node cannot know that the renaming is over.
+            assert_eq!(kind(give(&there, " there").await), Kind::Exists, "way {way}");
+            let given = give(&bed, "").await.unwrap().vault;
+            assert_eq!(bed.vault("mine").await.id, given.id, "way {way}");
+            let other = bed.vault("other").await;
+            assert_eq!((other.id, other.also), (vault.id, None), "way {way}");
+            let all = bed.volumes.list().await.unwrap();
+            let shown = all.iter().filter(|info| info.vault.name == "mine");
+            assert_eq!(shown.map(|info| info.vault.id).collect::<Vec<_>>(), [given.id]);
+            for info in all {
+                bed.volumes.attach(&info.vault.name).await.unwrap();
+            }
+            bed.reap_all().await;
+            all_have_their_names(&bed, &format!("way {way}")).await;
+        });
+    }
+}
+
+#[test]
+fn a_name_whose_record_is_damaged_is_listed_as_damaged() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        store.put(&key::name_key("vm1"), bytes::Bytes::from_static(b"{")).await.unwrap();
+        for listed in [bed.volumes.list().await, bed.volumes.glance().await] {
+            let listed = listed.unwrap();
+            let found: Vec<_> = listed.iter().map(|one| (&*one.vault.name, one.state)).collect();
+            assert_eq!(found, [("vm1", State::Error)]);
+        }
+    });
+}
+
 #[test]
 fn the_reaper_ends_removals_clears_failed_creations_and_gives_names_back() {
     let (world, store) = (World::new(5, Faults::none()), Mem::store());
