@@ -12,7 +12,8 @@ pub const EXIT_FAILED: u8 = 1;
 /// Exit code of a daemon that another copy of its folder has replaced: starting it again as it is
 /// does not help.
 pub const EXIT_FENCED: u8 = 3;
-/// Exit code of a daemon that was asked to stop and could not do all of it: it is not started again.
+/// Exit code of a daemon that was asked to stop and could not do all of it: it is not started
+/// again.
 pub const EXIT_UNCLEAN: u8 = 4;
 
 /// A command that failed.

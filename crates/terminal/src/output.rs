@@ -201,7 +201,7 @@ mod tests {
             command.output().ok().map(|output| output.status.success())
         };
         if unshared(&["true"]) != Some(true) {
-            println!("SKIPPED: `unshare --pid` needs root, and util-linux");
+            line("SKIPPED: `unshare --pid` needs root, and util-linux");
             assert!(std::env::var_os("CI").is_none(), "CI has both");
             return;
         }
