@@ -59,10 +59,10 @@ impl Calls {
     pub async fn forward(&self, owner: NodeId, request: &Serve) -> Result<Passage, NoPassage> {
         // Never by a record that was read before: another host may have taken the owner over.
         let entry = self.read(owner).await.map_err(NoPassage::Away)?;
-        let name = entry.contact.as_ref().map(|contact| contact.name.as_str()).unwrap_or_default();
         let away = |why: String| {
             NoPassage::Away(format!(
-                "node {name} ({owner}), which owns it, runs at the host of node {}: {why}",
+                "node {} ({owner}), which owns it, runs at the host of node {}: {why}",
+                entry.name(),
                 entry.host
             ))
         };

@@ -114,9 +114,8 @@ async fn ping(env: Env, peer: Weak<Inner>) {
 impl Replica for Peer {
     fn name(&self) -> String {
         let entry = self.inner.calls.roster.find(self.inner.holder);
-        let name =
-            entry.and_then(|entry| entry.contact.as_ref().map(|contact| contact.name.clone()));
-        name.filter(|name| !name.is_empty()).unwrap_or_else(|| self.inner.holder.to_string())
+        let name = entry.as_ref().map(|entry| entry.name()).filter(|name| !name.is_empty());
+        name.map_or_else(|| self.inner.holder.to_string(), str::to_owned)
     }
 
     fn begin(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -26,6 +26,14 @@ pub struct Entry {
     pub is_removed: bool,
 }
 
+impl Entry {
+    /// The node's name, for users; empty if it is in no cluster.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.contact.as_ref().map_or("", |contact| &contact.name)
+    }
+}
+
 /// The way to the host of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contact {

@@ -5,7 +5,9 @@ use crate::memory_holder;
 use crate::sockets::{self, Listening, Passed, Role};
 use rekindle_base::Kind;
 use rekindle_env::real::standard_error;
-use rekindle_terminal::failure::{EXIT_FENCED, EXIT_UNCLEAN, EXIT_USAGE, Failure, Outcome};
+use rekindle_terminal::failure::{
+    EXIT_FAILED, EXIT_FENCED, EXIT_UNCLEAN, EXIT_USAGE, Failure, Outcome,
+};
 use rekindle_terminal::output;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -209,21 +211,14 @@ fn progress_line(stopping: &rekindle_volume::StopProgress) -> String {
 }
 
 fn explain(error: rekindle_node::Error) -> Failure {
-    let what = match error {
-        rekindle_node::Error::Unclean(_) => "the stop did not go to its end",
-        _ => "cannot serve",
+    use rekindle_node::Error;
+    let (what, exit) = match error {
+        Error::Unclean(_) => ("the stop did not go to its end", EXIT_UNCLEAN),
+        Error::Usage(_) => ("cannot serve", EXIT_USAGE),
+        Error::Copied(_) | Error::Fenced(_) => ("cannot serve", EXIT_FENCED),
+        _ => ("cannot serve", EXIT_FAILED),
     };
-    let mut failure = Failure::new(what).because(&error).kind(error.kind());
-    if matches!(error, rekindle_node::Error::Unclean(_)) {
-        failure.exit = EXIT_UNCLEAN;
-    }
-    if matches!(error, rekindle_node::Error::Usage(_)) {
-        failure.exit = EXIT_USAGE;
-    }
-    if matches!(error, rekindle_node::Error::Copied(_) | rekindle_node::Error::Fenced(_)) {
-        failure.exit = EXIT_FENCED;
-    }
-    failure
+    Failure { exit, ..Failure::new(what).because(&error).kind(error.kind()) }
 }
 
 /// Sends diagnostics to standard error.

@@ -70,8 +70,7 @@ fn live() -> Result<()> {
         let code = up.watch()?;
         served |= up.served();
         match code {
-            Some(0) => return Ok(()),
-            Some(code) if code == i32::from(EXIT_UNCLEAN) => return Ok(()),
+            Some(code) if code == 0 || code == i32::from(EXIT_UNCLEAN) => return Ok(()),
             code if !served => bail!("`rekindle up` gave up, exit code {code:?}"),
             code => output::tell(&format!(
                 "appliance: `rekindle up` ended, exit code {code:?}; starting it again"

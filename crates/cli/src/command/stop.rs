@@ -71,9 +71,6 @@ fn wait_until_gone(client: &Client, interrupts: &mut crate::client::Interrupts) 
         if !client.is_there() {
             return Ok(());
         }
-        if client.get::<StopProgress>("/api/v1/shutdown").is_ok_and(|now| now.phase == "serving") {
-            return Err(restarted());
-        }
         interrupts.pause(PAUSE);
     }
     let seconds = GONE_MAX.as_secs();

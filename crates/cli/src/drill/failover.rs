@@ -2,9 +2,9 @@
 //! count what a client at another host notices while its volume is taken over.
 
 use super::load::{Load, Mix, Verdict};
-use super::{SCRATCH_BYTES, seed, worker};
+use super::{SCRATCH_BYTES, remove_scratch, seed, worker};
 use crate::arguments::{Common, Failover, How};
-use crate::client::{Client, Interrupts, volume_path};
+use crate::client::{Client, Interrupts};
 use crate::{command, nbd};
 use rekindle_base::Kind;
 use rekindle_front::http::api::{Cluster, Volume};
@@ -13,7 +13,7 @@ use rekindle_terminal::failure::{EXIT_FAILED, Failure, Outcome};
 use rekindle_terminal::output;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::time::Duration;
 
 /// Longest wait for an answer before the load begins.
@@ -34,8 +34,8 @@ struct Report {
     /// How often the client's own connection has ended: the other host keeps it.
     connections_lost: u64,
     places_checked: u64,
-    /// The scratch volume, which is left when its owner runs elsewhere.
-    left: Option<String>,
+    /// The scratch volume, which is left: its owner runs elsewhere.
+    left: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     findings: Vec<String>,
 }
@@ -62,16 +62,13 @@ pub fn run(common: &Common, failover: &Failover) -> Outcome<u8> {
     let mut is_struck = false;
     let drilled = drill(&client, failover, &volume, &mut interrupts, &mut is_struck);
     if !is_struck {
-        let removed = client.delete::<Value>(&volume_path(&name, "?force=true&now=true"));
-        if let (Err(failure), true) = (removed, drilled.is_ok()) {
-            failure.print(common.json);
-        }
+        remove_scratch(&client, common, &name, drilled.is_ok());
     }
     let report = match drilled {
         Err(failure) if is_struck => return Err(failure.next(to_remove(&name))),
         drilled => drilled?,
     };
-    common.shown(&report, || print(&report, &name));
+    common.shown(&report, || print(&report));
     Ok(if report.acknowledged_writes_lost == 0 { 0 } else { EXIT_FAILED })
 }
 
@@ -153,7 +150,7 @@ fn drill(
         stalled_ms: u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX),
         connections_lost: load.connections_lost,
         places_checked: checked,
-        left: Some(volume.name.clone()),
+        left: volume.name.clone(),
         findings,
     })
 }
@@ -191,7 +188,7 @@ fn to_remove(name: &str) -> String {
     )
 }
 
-fn print(report: &Report, name: &str) {
+fn print(report: &Report) {
     let struck = if report.how == "kill" { "killed" } else { "stopped" };
     output::pairs(&[
         (struck, report.host.clone()),
@@ -205,7 +202,7 @@ fn print(report: &Report, name: &str) {
     for finding in &report.findings {
         output::line(&format!("lost: {finding}"));
     }
-    output::line(&format!("next: {}", to_remove(name)));
+    output::line(&format!("next: {}", to_remove(&report.left)));
     if report.how == "kill" {
         output::line("      `rekindle up` here: the host goes on as a new node");
     }

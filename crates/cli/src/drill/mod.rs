@@ -58,14 +58,19 @@ pub fn run(common: &Common, restart: &Restart) -> Outcome<u8> {
     let (volume, scratch) = subject(&client, restart)?;
     let drilled = drill(&client, restart, &volume, address, common.json, &mut interrupts);
     if scratch {
-        let removed = client.delete::<Value>(&volume_path(&volume.name, "?force=true&now=true"));
-        if let (Err(failure), true) = (removed, drilled.is_ok()) {
-            failure.print(common.json);
-        }
+        remove_scratch(&client, common, &volume.name, drilled.is_ok());
     }
     let report = drilled?;
     common.shown(&report, || print(&report, &status));
     Ok(if report.acknowledged_writes_lost == 0 { 0 } else { EXIT_FAILED })
+}
+
+/// Removes the drill's own volume. A failure is only told, and only after a drill that went well.
+fn remove_scratch(client: &Client, common: &Common, name: &str, went_well: bool) {
+    let removed = client.delete::<Value>(&volume_path(name, "?force=true&now=true"));
+    if let (Err(failure), true) = (removed, went_well) {
+        failure.print(common.json);
+    }
 }
 
 /// Returns the volume to write to, and whether it is ours to remove.

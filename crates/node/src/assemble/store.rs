@@ -5,6 +5,7 @@ use crate::Error;
 use crate::config::Config;
 use crate::node_file::NodeFile;
 use crate::record::{self, NodeRecord};
+use rekindle_base::NodeId;
 use rekindle_datastore::identity::{self, Identity};
 use rekindle_datastore::layer::{self, fault, meter::Meter};
 use rekindle_datastore::record::{Held, Writer};
@@ -60,6 +61,20 @@ pub(super) async fn open_store(
     Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
 }
 
+/// Opens the store, for this node to write to.
+async fn opened(
+    env: &Env,
+    config: &Config,
+    node: NodeId,
+    (open, is_known): (&Opener, bool),
+) -> Result<(OpenStore, Writer), Error> {
+    let watch = env.watch();
+    let open = open(config.clone(), is_known).await?;
+    env.boot_phase("store-opened", Some("store-and-warm"), watch);
+    let writer = Writer::new(env.clone(), open.store.clone(), node);
+    Ok((open, writer))
+}
+
 /// Opens the store and checks that it belongs to this folder.
 pub(super) async fn join(
     env: &Env,
@@ -67,12 +82,9 @@ pub(super) async fn join(
     file: NodeFile,
     open: &Opener,
 ) -> Result<Known, Error> {
-    let watch = env.watch();
-    let open = open(config.clone(), true).await?;
-    env.boot_phase("store-opened", Some("store-and-warm"), watch);
+    let (open, writer) = opened(env, config, file.node, (open, true)).await?;
     let watch = env.watch();
     let failed = |source| Error::Store { url: open.url.clone(), source };
-    let writer = Writer::new(env.clone(), open.store.clone(), file.node);
     let (identity, record) = futures_util::join!(identity::find(&writer), record::read(&writer));
     let identity = identity.map_err(failed)?.ok_or_else(|| {
         let gone = "it holds no store of rekindle any more, but this folder belongs to one: is it mounted, is the URL right?";
@@ -101,11 +113,8 @@ pub(super) async fn join_first(
     attempt: &Attempt,
     open: &Opener,
 ) -> Result<Known, Error> {
-    let watch = env.watch();
-    let open = open(config.clone(), false).await?;
-    env.boot_phase("store-opened", Some("store-and-warm"), watch);
+    let (open, writer) = opened(env, config, attempt.node, (open, false)).await?;
     let failed = |source| Error::Store { url: open.url.clone(), source };
-    let writer = Writer::new(env.clone(), open.store.clone(), attempt.node);
     // A place that is not ours gets no probe. The rest goes together.
     let found = identity::look(&writer).await.map_err(failed)?;
     let make = async {

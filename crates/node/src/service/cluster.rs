@@ -1,5 +1,6 @@
 //! The cluster, for other nodes and for users.
 
+use super::forward::{label_of, name_of};
 use super::guests::{self, Heir};
 use super::visitors::{self, ForOthers};
 use crate::assemble::Node;
@@ -146,9 +147,7 @@ pub(super) async fn at_another_host(member: &Member, volume: &str, owner: NodeId
     let place = match contact {
         Some((host, contact)) if host == owner => format!("{} ({})", contact.name, contact.address),
         Some((host, contact)) => {
-            let name = member.roster.find(host).and_then(|entry| entry.contact.clone());
-            let name = name.map_or_else(|| host.to_string(), |contact| contact.name);
-            format!("{name} ({}), as a guest", contact.address)
+            format!("{} ({}), as a guest", label_of(member, host), contact.address)
         }
         None => "which this node does not know".to_owned(),
     };
@@ -253,9 +252,9 @@ async fn note_place(service: &Service, node: &Arc<Node>, member: &Member) -> Res
 async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
     let all = member.roster.read_all().await;
     let all = all.map_err(|why| ApiError::new(Kind::Unavailable, why))?;
-    let name = |entry: &Entry| entry.contact.as_ref().map(|contact| contact.name.clone());
     let is_meant = |entry: &&Arc<Entry>| {
-        entry.node.to_string().starts_with(word) || name(entry).is_some_and(|name| name == word)
+        let has_name = entry.contact.is_some() && entry.name() == word;
+        has_name || entry.node.to_string().starts_with(word)
     };
     let found: Vec<_> = all.iter().filter(is_meant).cloned().collect();
     // A host that has come back bears the name that its old node has still.
@@ -448,11 +447,9 @@ fn held_words(node: &Node, member: &Member, one: &HeldNode) -> HeldCopies {
         holder::State::Taking => "takes over",
         holder::State::Guest => "goes on here",
     };
-    let entry = member.roster.find(one.node);
-    let name = entry.and_then(|entry| entry.contact.as_ref().map(|contact| contact.name.clone()));
     HeldCopies {
         node: one.node.to_string(),
-        name: name.unwrap_or_default(),
+        name: name_of(member, one.node),
         folder: guests::copies_folder(&node.config, one.node).display().to_string(),
         bytes: one.held.map_or(0, |held| held.bytes),
         segments: one.held.map_or(0, |held| held.segments as u64),

@@ -33,13 +33,28 @@ const PIPE_BYTES: usize = 256 << 10;
 #[derive(Default)]
 pub(crate) struct Forwards(Mutex<BTreeMap<ClientId, Row>>);
 
-struct Row {
-    volume: String,
-    /// The home node of the host that serves the client, or did last.
-    host: Option<NodeId>,
+/// A client whose volume another host than its own serves.
+pub(super) struct Row {
+    pub(super) volume: String,
+    /// The home node of the other host: the one that serves the client, or did last, or the
+    /// client's.
+    pub(super) host: Option<NodeId>,
     /// Why the client waits.
-    waits: Option<String>,
-    since: Moment,
+    pub(super) waits: Option<String>,
+    pub(super) since: Moment,
+}
+
+impl Row {
+    /// The client as a user sees it. `name` gives the name of a node.
+    pub(super) fn view(&self, now: Moment, name: impl Fn(NodeId) -> String) -> ForwardedClient {
+        ForwardedClient {
+            volume: self.volume.clone(),
+            node: self.host.map(|host| host.to_string()).unwrap_or_default(),
+            name: self.host.map(name).unwrap_or_default(),
+            problem: self.waits.clone(),
+            since_ms: super::words::milliseconds(now.since(self.since)),
+        }
+    }
 }
 
 impl Forwards {
@@ -49,14 +64,7 @@ impl Forwards {
         now: Moment,
         name: impl Fn(NodeId) -> String,
     ) -> Vec<ForwardedClient> {
-        let view = |row: &Row| ForwardedClient {
-            volume: row.volume.clone(),
-            node: row.host.map(|host| host.to_string()).unwrap_or_default(),
-            name: row.host.map(&name).unwrap_or_default(),
-            problem: row.waits.clone(),
-            since_ms: super::words::milliseconds(now.since(row.since)),
-        };
-        self.0.lock().values().map(view).collect()
+        self.0.lock().values().map(|row| row.view(now, &name)).collect()
     }
 
     fn change(&self, client: ClientId, change: impl FnOnce(&mut Row)) {
@@ -176,9 +184,13 @@ fn facts(served: Served) -> Facts {
 
 /// The name of a node for users, as its record was read last.
 pub(super) fn name_of(member: &Member, node: NodeId) -> String {
-    let entry = member.roster.find(node);
-    let contact = entry.as_ref().and_then(|entry| entry.contact.as_ref());
-    contact.map(|contact| contact.name.clone()).unwrap_or_default()
+    member.roster.find(node).map(|entry| entry.name().to_owned()).unwrap_or_default()
+}
+
+/// The same, or the node's id.
+pub(super) fn label_of(member: &Member, node: NodeId) -> String {
+    let name = name_of(member, node);
+    if name.is_empty() { node.to_string() } else { name }
 }
 
 /// An end of a connection within this process.

@@ -6,7 +6,7 @@
 //! a newer one.
 
 use super::Service;
-use super::forward::name_of;
+use super::forward::{Row, label_of, name_of};
 use crate::cluster::Member;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
@@ -25,16 +25,13 @@ use tokio::sync::{Notify, oneshot};
 /// The clients of other hosts.
 #[derive(Default)]
 pub(crate) struct Visitors {
-    all: Mutex<BTreeMap<ClientId, Row>>,
+    all: Mutex<BTreeMap<ClientId, Visitor>>,
     /// Rung when one has left.
     left: Notify,
 }
 
-struct Row {
-    volume: String,
-    /// The home node of the client's host.
-    from: NodeId,
-    since: Moment,
+struct Visitor {
+    row: Row,
     /// Asks the session to finish; `None` once asked.
     finish: Option<oneshot::Sender<()>>,
 }
@@ -60,14 +57,7 @@ impl Visitors {
         now: Moment,
         name: impl Fn(NodeId) -> String,
     ) -> Vec<ForwardedClient> {
-        let view = |row: &Row| ForwardedClient {
-            volume: row.volume.clone(),
-            node: row.from.to_string(),
-            name: name(row.from),
-            problem: None,
-            since_ms: super::words::milliseconds(now.since(row.since)),
-        };
-        self.all.lock().values().map(view).collect()
+        self.all.lock().values().map(|visitor| visitor.row.view(now, &name)).collect()
     }
 }
 
@@ -91,8 +81,8 @@ async fn enroll(
                 None => {
                     let (finish, finished) = oneshot::channel();
                     let (volume, since) = (request.volume.clone(), env.now());
-                    let row = Row { volume, from, since, finish: Some(finish) };
-                    all.insert(request.client, row);
+                    let row = Row { volume, host: Some(from), waits: None, since };
+                    all.insert(request.client, Visitor { row, finish: Some(finish) });
                     let client = request.client;
                     return (Enrolled { service: service.clone(), client }, finished);
                 }
@@ -142,11 +132,9 @@ pub(super) async fn open(
     })?;
     let vault = device.handle().vault();
     let served = Served { volume: vault.id, size: device.size(), block_size: device.block_size() };
-    let name = match membership.map(|membership| name_of(&membership.member, from)) {
-        Some(host) if !host.is_empty() => host,
-        _ => from.to_string(),
-    };
-    tracing::info!(volume = request.volume, host = name, "serving a client of another host");
+    let host = membership.map(|membership| label_of(&membership.member, from));
+    let host = host.unwrap_or_else(|| from.to_string());
+    tracing::info!(volume = request.volume, host, "serving a client of another host");
     let service = service.clone();
     let session: Session = Box::new(move |stream| {
         Box::pin(async move {

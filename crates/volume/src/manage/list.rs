@@ -174,12 +174,15 @@ async fn list_with(inner: &Arc<Inner>, is_glance: bool) -> Result<Vec<Info>, Err
     }
 
     let mut unseen = Vec::new();
-    for (name, tag) in listed {
-        let mut found = by_name.remove(&name).unwrap_or_default();
-        let leads = tag.and_then(|tag| inner.seen.lock().name(&name, tag));
-        match found.iter().position(|info| Some(info.vault.id) == leads) {
-            Some(at) => infos.push(found.swap_remove(at)),
-            None => unseen.push((name, tag, found)),
+    {
+        let kept = inner.seen.lock();
+        for (name, tag) in listed {
+            let mut found = by_name.remove(&name).unwrap_or_default();
+            let leads = tag.and_then(|tag| kept.name(&name, tag));
+            match found.iter().position(|info| Some(info.vault.id) == leads) {
+                Some(at) => infos.push(found.swap_remove(at)),
+                None => unseen.push((name, tag, found)),
+            }
         }
     }
     let settle = |(name, tag, found)| settle(inner, name, tag, found);
