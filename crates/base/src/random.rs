@@ -18,6 +18,11 @@ impl Random {
         Self { state: seed }
     }
 
+    /// Draws the seed of a sequence of its own, as for another actor.
+    pub fn fork(&mut self) -> Self {
+        Self::new(self.next_u64())
+    }
+
     /// Draws any number.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);

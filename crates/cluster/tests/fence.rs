@@ -6,6 +6,7 @@
 //! Checked in every state: what an earlier life has acknowledged or shown is at the life that the
 //! record names and at each holder that it names, and only that life shows anything.
 
+use rekindle_base::random::Random;
 use rekindle_base::{Incarnation, NodeId};
 use rekindle_cluster::machine::Pace;
 use rekindle_cluster::machine::holder::{Deed, Holder, Sight, State as Part, Taken};
@@ -496,19 +497,13 @@ fn no_two_lives_promise_anything_at_one_time() {
 fn no_walk_of_many_steps_leads_to_two_lives() {
     let (mut takeovers, mut promised, mut named, mut deposed) = (0, 0, 0, 0);
     for seed in 1..3000u64 {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut random = |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 11) as usize % below
-        };
+        let mut random = Random::new(seed);
         // A walk has its habits: in some the owner is silent, in others a holder.
-        let likes: Vec<usize> = (0..64).map(|_| random(100)).collect();
+        let likes: Vec<usize> = (0..64).map(|_| random.index(100)).collect();
         let mut world = World::begin();
         for _ in 0..120 {
             let next = world.next();
-            let chosen = (0..2).map(|_| random(next.len())).max_by_key(|at| likes[at % 64]);
+            let chosen = (0..2).map(|_| random.index(next.len())).max_by_key(|at| likes[at % 64]);
             let next = next.into_iter().nth(chosen.expect("two")).expect("it is there");
             next.check();
             takeovers += usize::from(next.guest().is_some() && world.guest().is_none());

@@ -1,13 +1,13 @@
 //! The actors of a life: clients, each on its own region of a volume, and a sweep beside them.
 
 use crate::boot::{Served, kind_of};
-use crate::dice::Dice;
 use crate::end::Begun;
 use crate::region::{Operation, SharedRegion};
 use crate::subject::{Attached, REGION_BYTES, Subject, What};
 use crate::trouble::Trouble;
 use crate::{heard, map, records};
 use parking_lot::Mutex;
+use rekindle_base::random::Random;
 use rekindle_base::units::KIB;
 use rekindle_base::{Kind, SegmentId};
 use rekindle_block::Device;
@@ -125,7 +125,7 @@ impl Table {
         self: Arc<Self>,
         (at, client): (usize, usize),
         (served, volume): (Served, Attached),
-        mut dice: Dice,
+        mut dice: Random,
     ) -> Result<(), String> {
         let Subject { what, regions } = &self.subjects[at];
         for _ in 0..Self::REQUESTS {
@@ -166,7 +166,7 @@ impl Table {
         &self,
         (regions, client): (&[SharedRegion], usize),
         (served, device): (&Served, &Device),
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<(), Broken> {
         let region = &regions[client];
         let staged = device.handle().staged();
@@ -219,7 +219,7 @@ impl Table {
                 .await
             }
             _ => {
-                let fill = dice.next();
+                let fill = dice.next_u64();
                 let byte = |n: u64| (fill.wrapping_add(n * n) >> 3) as u8 | 1;
                 let bytes = (0..length).map(byte).collect();
                 let durable = dice.below(4) == 0;
@@ -238,7 +238,7 @@ impl Table {
         &self,
         (regions, client): (&[SharedRegion], usize),
         (served, volume): (&Served, &Attached),
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<(), Broken> {
         let (region, staged) = (&regions[client], volume.staged());
         match dice.below(12) {
@@ -381,7 +381,7 @@ impl Table {
     }
 
     /// Sweeps as long as there are clients.
-    pub async fn sweeps(self: Arc<Self>, served: Served, mut dice: Dice) -> Result<(), String> {
+    pub async fn sweeps(self: Arc<Self>, served: Served, mut dice: Random) -> Result<(), String> {
         let mut sweeps = 0;
         while self.is_busy() {
             match served.sweep().await {

@@ -10,7 +10,6 @@
 mod life;
 
 use crate::boot::Setup;
-use crate::dice::Dice;
 use crate::heard;
 use crate::linear::History;
 use crate::oracle::BLOCK;
@@ -19,6 +18,7 @@ use crate::scenario::Outcome;
 use crate::stage::{PATIENCE, Stage};
 use crate::trouble;
 use parking_lot::Mutex;
+use rekindle_base::random::Random;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
@@ -49,7 +49,7 @@ struct Volume {
 }
 
 impl Volume {
-    fn new(number: usize, setup: &Setup, dice: &mut Dice, hosts: usize) -> Self {
+    fn new(number: usize, setup: &Setup, dice: &mut Random, hosts: usize) -> Self {
         let copies = match number {
             0 => 1,
             1 if hosts > 2 => 1 + u8::from(dice.below(2) == 0),
@@ -100,7 +100,7 @@ impl Run {
     }
 }
 
-fn setup(dice: &mut Dice) -> Setup {
+fn setup(dice: &mut Random) -> Setup {
     Setup {
         ack: [Ack::Flash, Ack::Flash, Ack::Memory][dice.below(3) as usize],
         policy: Policy::Back,
@@ -120,7 +120,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 }
 
 fn lives(seed: u64) -> Result<Outcome, String> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let pace = Pace::draw(&mut dice);
@@ -181,7 +181,7 @@ struct Story {
     is_up: [bool; HOSTS],
     /// The moment from which no host stands still.
     stands_until: Duration,
-    dice: Dice,
+    dice: Random,
     /// The events so far, for the message of a failure.
     said: Vec<String>,
     outcome: Outcome,

@@ -2,7 +2,7 @@
 //! then. So a life ends a few steps after a given number of client requests have begun, and the
 //! crash falls among work that is acknowledged and not finished.
 
-use crate::dice::Dice;
+use rekindle_base::random::Random;
 use rekindle_env::sim::{Stop, World};
 use std::future::Future;
 use std::pin::Pin;
@@ -26,7 +26,7 @@ pub enum End {
 
 impl End {
     /// Draws an end for a life with so many requests.
-    pub fn draw(dice: &mut Dice, requests: u64) -> Self {
+    pub fn draw(dice: &mut Random, requests: u64) -> Self {
         match dice.below(16) {
             0 => Self::Start(Stop::Step(1 + dice.below(150))),
             1 => Self::Start(Stop::DiskOperation(1 + dice.below(20))),

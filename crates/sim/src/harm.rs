@@ -3,8 +3,8 @@
 //! the store, bits of records turn. The result tells the oracle which loss is excused.
 
 use crate::boot::{FLASH, WARM};
-use crate::dice::Dice;
 use crate::heard;
+use rekindle_base::random::Random;
 use rekindle_base::{NodeId, SegmentId};
 use rekindle_datastore::{Store, Version};
 use rekindle_env::sim::World;
@@ -61,7 +61,7 @@ pub struct Drawer(Option<Vec<u8>>);
 
 impl Harm {
     /// Draws a harm; a part of the crashes have none.
-    pub fn draw(dice: &mut Dice, hurts_flash: bool) -> Self {
+    pub fn draw(dice: &mut Random, hurts_flash: bool) -> Self {
         match dice.below(20) {
             0..=5 if hurts_flash => Harm::Flash,
             6..=7 if hurts_flash => Harm::FlashCut,
@@ -80,7 +80,7 @@ impl Harm {
         world: &World,
         store: &Store,
         drawer: &mut Drawer,
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<Done, String> {
         let done = match self {
             Harm::Nothing => Done::Nothing,
@@ -163,7 +163,7 @@ fn foreign(world: &World) -> Result<Vec<u8>, String> {
 }
 
 /// Finds a place near which something is written: most of what is mapped or preallocated is zeros.
-fn written(bytes: &[u8], dice: &mut Dice) -> Option<u64> {
+fn written(bytes: &[u8], dice: &mut Random) -> Option<u64> {
     const PIECE: usize = 512;
     let pieces: Vec<usize> = bytes
         .chunks(PIECE)
@@ -176,7 +176,7 @@ fn written(bytes: &[u8], dice: &mut Dice) -> Option<u64> {
 }
 
 /// Damages one segment of the log.
-fn flash(world: &World, dice: &mut Dice, cuts: bool) -> Done {
+fn flash(world: &World, dice: &mut Random, cuts: bool) -> Done {
     let files: Vec<_> = (1..=64)
         .map(|number| Path::new(FLASH).join(format!("{number:08}.seg")))
         .filter_map(|path| world.peek(&path).map(|bytes| (path, bytes)))
@@ -201,7 +201,7 @@ fn flash(world: &World, dice: &mut Dice, cuts: bool) -> Done {
 }
 
 /// Turns a bit of a record in the store.
-async fn flip(store: &Store, dice: &mut Dice) -> Option<Flipped> {
+async fn flip(store: &Store, dice: &mut Random) -> Option<Flipped> {
     let (mut keys, mut after) = (Vec::new(), None);
     loop {
         let page = store.list("", after.as_deref()).await.ok()?;

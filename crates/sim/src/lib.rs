@@ -39,10 +39,10 @@
 pub mod boot;
 mod clients;
 pub mod cluster;
-mod dice;
 mod end;
 mod harm;
 mod heard;
+mod join;
 pub mod linear;
 mod lists;
 pub mod lives;

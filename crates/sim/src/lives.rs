@@ -7,11 +7,12 @@
 //! salvage queue is empty, every volume can be attached, and only damaged places are quarantined.
 
 use crate::boot::{How, Served, Setup, acknowledged, found_store, kind_of};
-use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
+use crate::join::join;
 use crate::oracle::{BLOCK, Change, ClientPart, check_prefix};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
+use rekindle_base::random::Random;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_block::Device;
 use rekindle_content::{Class, Pointer, pack, tree};
@@ -113,7 +114,7 @@ struct Life {
 /// The part of a life that can be looked at after the cut.
 type Eye = Arc<Mutex<Option<Staging>>>;
 
-fn setup(dice: &mut Dice) -> Setup {
+fn setup(dice: &mut Random) -> Setup {
     Setup {
         size: (CLIENTS * PART) as u64,
         // With a small cache a salvage needs the changes of the log.
@@ -129,7 +130,7 @@ fn setup(dice: &mut Dice) -> Setup {
 
 /// Runs one seed. `Err` says what promise was broken.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let world = World::new(seed, Faults::none());
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let subject = |number: usize| Subject {
@@ -152,7 +153,8 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
         let end = if is_last || ends_well { End::Work } else { drawn };
         let env = world.env();
         let (begun, eye) = (Begun::default(), Eye::default());
-        let work = live(env, run.clone(), life, dice.next(), is_last, (begun.clone(), eye.clone()));
+        let work =
+            live(env, run.clone(), life, dice.next_u64(), is_last, (begun.clone(), eye.clone()));
         let ended = end::run(&world, end, &begun, work);
         let owes = eye.lock().take().is_some_and(|staging| {
             staging.volumes().iter().any(|staged| staged.backlog().changes > 0)
@@ -187,7 +189,7 @@ async fn live(
     is_last: bool,
     (begun, eye): (Begun, Eye),
 ) -> Result<(), String> {
-    let mut dice = Dice::new(dice);
+    let mut dice = Random::new(dice);
     let setup = Setup {
         collector: Settings {
             idle: Some(Duration::from_millis(1 + dice.below(300))),
@@ -276,7 +278,7 @@ impl Life {
 
     /// Attaches, reads and writes its part, and detaches, again and again; ends early when the node
     /// stops.
-    async fn client(self, volume: usize, client: usize, mut dice: Dice) -> Result<(), String> {
+    async fn client(self, volume: usize, client: usize, mut dice: Random) -> Result<(), String> {
         let subject = &self.run.subjects[volume];
         for _ in 0..8 {
             let device = match self.served.attach(&subject.name).await {
@@ -307,7 +309,7 @@ impl Life {
         device: &Device,
         volume: usize,
         client: usize,
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<(), String> {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let subject = &self.run.subjects[volume];
@@ -333,7 +335,7 @@ impl Life {
             (start, (512 * (1 + dice.below(48) as usize)).min(PART - start))
         };
         // No two changes have the same bytes, so no chunk is ever shared.
-        let fill = dice.next();
+        let fill = dice.next_u64();
         let byte =
             |n: usize| (fill.wrapping_mul(n as u64 + 1).wrapping_add(fill >> 7) >> 11) as u8 | 1;
         let bytes: Vec<u8> = (0..length).map(byte).collect();
@@ -358,7 +360,7 @@ impl Life {
     }
 
     /// Gives commands, as users do.
-    async fn people(self, mut dice: Dice) -> Result<(), String> {
+    async fn people(self, mut dice: Random) -> Result<(), String> {
         let service = &self.served.service;
         for _ in 0..12 {
             let volume = dice.below(VOLUMES as u64) as usize;
@@ -386,7 +388,7 @@ impl Life {
     }
 
     /// Damages packs, and makes the store slow, failing, lying, or away for a while.
-    async fn harm(self, mut dice: Dice) -> Result<(), String> {
+    async fn harm(self, mut dice: Random) -> Result<(), String> {
         for _ in 0..8 {
             self.env.sleep(Duration::from_millis(dice.below(800))).await;
             let plan = match dice.below(6) {
@@ -415,7 +417,7 @@ impl Life {
     }
 
     /// Flips a byte of a chunk or of a node of a volume in the store, or deletes a whole pack.
-    async fn damage(&self, volume: usize, dice: &mut Dice) {
+    async fn damage(&self, volume: usize, dice: &mut Random) {
         let subject = &self.run.subjects[volume];
         // The node's own content store would keep what it read in its cache.
         let eyes = self.served.content_of(&self.env, &self.run.store);
@@ -478,7 +480,7 @@ impl Life {
     }
 
     /// Stops the node while all other actors are at work.
-    async fn stop(self, mut dice: Dice) -> Result<(), String> {
+    async fn stop(self, mut dice: Random) -> Result<(), String> {
         self.env.sleep(Duration::from_millis(dice.below(4000))).await;
         let drain = dice.below(4) == 0;
         let began = self.env.now();

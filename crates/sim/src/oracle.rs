@@ -1,7 +1,7 @@
 //! The oracle for a volume whose store may be damaged: every byte of a client's part reads as it
 //! was acknowledged, or as an error; never as anything else.
 
-use crate::dice::Dice;
+use rekindle_base::random::Random;
 
 /// Bytes of a block of the volume.
 pub const BLOCK: usize = 16 << 10;
@@ -165,7 +165,7 @@ pub fn check_prefix(fates: &[Fate]) -> Result<(), String> {
 const PATTERNS: u64 = 6;
 
 /// Draws a change to so many blocks, as clients make them.
-pub fn some_change(dice: &mut Dice, blocks: usize) -> Change {
+pub fn some_change(dice: &mut Random, blocks: usize) -> Change {
     if dice.below(2) == 0 {
         let count = 1 + dice.below(2) as usize;
         let start = dice.below((blocks + 1 - count) as u64) as usize * BLOCK;
@@ -175,7 +175,7 @@ pub fn some_change(dice: &mut Dice, blocks: usize) -> Change {
     }
     let start = dice.below((blocks * BLOCK / 512) as u64) as usize * 512;
     let length = (512 * (1 + dice.below(48) as usize)).min(blocks * BLOCK - start);
-    let fill = dice.next();
+    let fill = dice.next_u64();
     let byte = |n: usize| (fill.wrapping_mul(n as u64 + 1).wrapping_add(fill >> 7) >> 11) as u8 | 1;
     Change { start, bytes: (0..length).map(byte).collect() }
 }

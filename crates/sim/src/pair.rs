@@ -10,7 +10,6 @@
 mod life;
 
 use crate::boot::{How, Served, Setup, block_of, found_store};
-use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{BLOCK, ClientPart};
 use crate::remote::{self, Pace};
@@ -19,6 +18,7 @@ use crate::stage::{PATIENCE, Stage};
 use crate::trouble;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
+use rekindle_base::random::Random;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_content::sweep::{Budget, Options};
 use rekindle_datastore::Store;
@@ -93,7 +93,7 @@ struct Life {
     removing: Arc<Mutex<BTreeSet<usize>>>,
 }
 
-fn setup(dice: &mut Dice) -> Setup {
+fn setup(dice: &mut Random) -> Setup {
     let (policy, ack) = match dice.below(8) {
         0 => (Policy::Through, Ack::Flash),
         1 => (Policy::Back, Ack::Memory),
@@ -132,7 +132,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 }
 
 fn lives(seed: u64) -> Result<Outcome, String> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let pace = Pace::draw(&mut dice);
@@ -188,13 +188,13 @@ fn lives(seed: u64) -> Result<Outcome, String> {
 }
 
 impl Run {
-    fn begin(self: &Arc<Self>, host: &Host, who: usize, dice: &mut Dice) {
+    fn begin(self: &Arc<Self>, host: &Host, who: usize, dice: &mut Random) {
         let (env, dice) = (host.env(), dice.fork());
         self.stage.act(&env, who, "life", self.clone().live(env.clone(), who, dice));
     }
 
     /// Runs one life of a node: starts it, and spawns all its actors.
-    async fn live(self: Arc<Self>, env: Env, who: usize, mut dice: Dice) -> Result<(), String> {
+    async fn live(self: Arc<Self>, env: Env, who: usize, mut dice: Random) -> Result<(), String> {
         let served = self.start(&env, who).await?;
         if !self.stage.is_ending() {
             let words = STORE[dice.below(STORE.len() as u64) as usize];

@@ -5,9 +5,9 @@
 //! values of these keys as bytes ([`region_of`]), and a group of records as one change of them. So
 //! it judges maps by the same promises, and half a group is a state that never was.
 
-use crate::dice::Dice;
 use crate::map::{KEYS, Map, Op, Values};
 use bytes::Bytes;
+use rekindle_base::random::Random;
 use rekindle_content::Content;
 use rekindle_staging::{Vault, VaultBody};
 use rekindle_volume::{Kind, OpenedHome, Sizes};
@@ -94,7 +94,7 @@ fn values_of(region: &[u8], client: usize) -> Values {
 
 /// Draws the next change of a client's values: a value is put or deleted, or a group moves several
 /// values to keys that have none. Returns the records, and the region afterwards.
-pub fn draw(region: &[u8], client: usize, dice: &mut Dice) -> (Vec<Op>, Vec<u8>) {
+pub fn draw(region: &[u8], client: usize, dice: &mut Random) -> (Vec<Op>, Vec<u8>) {
     let mut values = values_of(region, client);
     let mut ops = Vec::new();
     for _ in 0..dice.below(1 + MOVES_MAX) {
@@ -115,7 +115,7 @@ pub fn draw(region: &[u8], client: usize, dice: &mut Dice) -> (Vec<Op>, Vec<u8>)
             true => Op::Delete(key),
             false => {
                 let longest = if dice.below(4) == 0 { VALUE_BYTES_MAX as u64 } else { 600 };
-                let (fill, length) = (dice.next(), 1 + dice.below(longest));
+                let (fill, length) = (dice.next_u64(), 1 + dice.below(longest));
                 let byte = |n: u64| (fill.wrapping_add(n * n) >> 3) as u8;
                 Op::Put(key, (0..length).map(byte).collect::<Vec<_>>().into())
             }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_region_tells_the_values_of_its_client_and_a_change_of_it_is_its_records() {
-        let mut dice = Dice::new(1);
+        let mut dice = Random::new(1);
         let (mut region, mut values, mut most) = (vec![0; REGION_BYTES], Values::new(), 0);
         for _ in 0..500 {
             let (ops, after) = draw(&region, 2, &mut dice);

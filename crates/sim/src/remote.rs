@@ -1,8 +1,8 @@
 //! A store on another machine: a request that was sent is carried out there, even if its sender is
 //! dead by then. So a commit of an earlier life lands in a later one.
 
-use crate::dice::Dice;
 use bytes::Bytes;
+use rekindle_base::random::Random;
 use rekindle_datastore::{Datastore, Error, Listed, Removal, Store, Version};
 use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
@@ -23,7 +23,7 @@ pub struct Pace {
 
 impl Pace {
     /// Draws the distance of the store, and the delay of its late writes.
-    pub fn draw(dice: &mut Dice) -> Self {
+    pub fn draw(dice: &mut Random) -> Self {
         let slow = Duration::from_millis([5, 50, 500][dice.below(3) as usize]);
         let usual = Duration::from_micros([50, 500, 3000][dice.below(3) as usize]);
         Self { usual, slow_percent: [0, 10, 30][dice.below(3) as usize], slow }

@@ -4,10 +4,10 @@
 
 use crate::boot::{self, FOLDER, How, Served, Setup};
 use crate::clients::Table;
-use crate::dice::{Dice, join};
 use crate::end::{self, Begun, End};
 use crate::harm::{self, Done, Drawer, Harm};
 use crate::heard::{self, Counts};
+use crate::join::join;
 use crate::records;
 use crate::region::{Excuse, Operation, SharedRegion, judge};
 use crate::remote::{self, Pace};
@@ -16,6 +16,7 @@ use crate::trouble::{self, Disk, Trouble};
 use crate::user;
 use parking_lot::Mutex;
 use rekindle_base::Kind;
+use rekindle_base::random::Random;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_content::sweep::Options;
 use rekindle_datastore::Store;
@@ -117,7 +118,7 @@ enum Ended {
 /// The part of a life that can be looked at after the cut: each volume, if all are in service.
 type Eye = Arc<Mutex<Vec<Arc<Staged>>>>;
 
-fn setup(dice: &mut Dice, clients: u64) -> Setup {
+fn setup(dice: &mut Random, clients: u64) -> Setup {
     let (policy, ack) = match dice.below(16) {
         0 => (Policy::Uncached, Ack::Flash),
         1 => (Policy::Through, Ack::Flash),
@@ -155,10 +156,10 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 }
 
 fn lives(seed: u64) -> Result<Outcome, String> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let clients = 1 + dice.below(4);
     // Drawn apart, so that a seed without a map is the run that it was before there were maps.
-    let mut maps = Dice::new(seed.rotate_left(32));
+    let mut maps = Random::new(seed.rotate_left(32));
     let records = match maps.below(MAPS_SHARE) {
         0 => 1 + maps.below(records::CLIENTS_MAX),
         _ => 0,
@@ -196,7 +197,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         let table = Table::new(env, subjects, begun.clone(), trouble.clone());
         let described = format!("seed {seed}, life {life}, {:?}, {trouble:?}", run.setup);
         let told = |why| format!("{described}: {why}");
-        let work = run.life(table, (dice.next(), was_hurt), eye.clone());
+        let work = run.life(table, (dice.next_u64(), was_hurt), eye.clone());
         let ended = end::run(&run.world, end, &begun, work).transpose().map_err(told)?;
         Disk::end(&run.world);
         // A start reports what it could not read, and the next ones repeat the report until they
@@ -405,7 +406,9 @@ impl Run {
             if trouble.from_the_start {
                 trouble.disk.begin(&host);
             }
-            let begin = begin(&env, &store, &setup, how, table.subjects());
+            // A user goes on without lost changes when the disk is well, not while it misreads.
+            let accepts = !(trouble.from_the_start && trouble.disk == Disk::Misreads);
+            let begin = begin(&env, &store, &setup, (how, accepts), table.subjects());
             let begun = env.timeout(PATIENCE, begin).await;
             let (served, open) = match begun.map_err(|_elapsed| "it does not start".to_owned())? {
                 Ok(begun) => begun,
@@ -477,15 +480,16 @@ async fn start(
     Ok(served)
 }
 
-/// Starts a node and attaches its volumes, or returns why not.
+/// Starts a node and attaches its volumes, or returns why not. `accepts`: its user goes on without
+/// lost changes.
 async fn begin(
     env: &Env,
     store: &Store,
     setup: &Setup,
-    how: How,
+    (how, accepts): (How, bool),
     subjects: &[Subject],
 ) -> Result<(Served, Vec<Attached>), String> {
-    let may_be_accused = may_be_accused(subjects, how.was_hurt);
+    let may_be_accused = accepts && may_be_accused(subjects, how.was_hurt);
     let served = start(env, store, setup, how, subjects).await?;
     let mut open = Vec::new();
     for subject in subjects {
@@ -532,12 +536,12 @@ async fn work(
     let mut actors: Vec<BoxFuture<'static, Result<(), String>>> = Vec::new();
     for (at, (subject, volume)) in table.subjects().iter().zip(open).enumerate() {
         for client in 0..subject.regions.len() {
-            let dice = Dice::plain(dice ^ client as u64 ^ (at as u64) << 32);
+            let dice = Random::new(dice ^ client as u64 ^ (at as u64) << 32);
             let both = (served.clone(), volume.clone());
             actors.push(Box::pin(table.clone().client((at, client), both, dice)));
         }
     }
-    let mut dice = Dice::new(dice);
+    let mut dice = Random::new(dice);
     actors.push(Box::pin(table.clone().sweeps(served.clone(), dice.fork())));
     let (user, others) = (served.clone(), table.clone());
     actors.push(Box::pin(user::look_and_command(user, others, was_hurt, dice.fork())));
@@ -591,7 +595,7 @@ async fn finish(
         }
     }
     if let Some(map) = table.subjects().iter().find(|subject| subject.what == What::Map) {
-        take_away(served, map, &mut Dice::new(!dice)).await?;
+        take_away(served, map, &mut Random::new(!dice)).await?;
     }
     served.stop(false).await
 }
@@ -633,7 +637,7 @@ async fn compare(subject: &Subject, volume: &Attached) -> Result<(), String> {
 }
 
 /// Removes the map in part of the lives, for good or into the trash and back.
-async fn take_away(served: &Served, map: &Subject, dice: &mut Dice) -> Result<(), String> {
+async fn take_away(served: &Served, map: &Subject, dice: &mut Random) -> Result<(), String> {
     let (service, name) = (&served.service, map.what.name());
     let told = |error: ApiError| format!("the map is not taken away: {error}");
     match dice.below(3) {

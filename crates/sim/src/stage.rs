@@ -1,10 +1,10 @@
 //! The stage of a run with several hosts: the node that serves on each, and the actors around it.
 
 use crate::boot::Served;
-use crate::dice::Dice;
 use crate::end::Begun;
 use crate::scenario::Outcome;
 use parking_lot::Mutex;
+use rekindle_base::random::Random;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::Env;
 use rekindle_env::sim::{Host, Stop, World};
@@ -96,7 +96,7 @@ impl<const HOSTS: usize> Stage<HOSTS> {
         &self,
         (host, which): (&Host, usize),
         ack: Ack,
-        dice: &mut Dice,
+        dice: &mut Random,
         outcome: &mut Outcome,
     ) {
         let served = self.serving.lock()[which].take();

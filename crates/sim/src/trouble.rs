@@ -1,9 +1,9 @@
 //! Trouble around a node in a life, on its disk and at its store. It is drawn from the seed, and
 //! over when the work of the life is done, since no fault lasts.
 
-use crate::dice::Dice;
 use crate::heard;
 use rekindle_base::Kind;
+use rekindle_base::random::Random;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, Host, Mishaps};
 
@@ -46,7 +46,7 @@ const STORE: [(&str, &str); 11] = [
 
 impl Trouble {
     /// Draws the faults of a life.
-    pub fn draw(dice: &mut Dice) -> Self {
+    pub fn draw(dice: &mut Random) -> Self {
         let disk = match dice.below(16) {
             0..=2 => Disk::Exhausted,
             3..=4 => Disk::Fails,
@@ -120,7 +120,7 @@ impl Disk {
 }
 
 /// Draws how a disk tears unfinished writes at a power cut or a failure, for a whole run.
-pub fn tears(dice: &mut Dice) -> Faults {
+pub fn tears(dice: &mut Random) -> Faults {
     Faults {
         torn_sectors: [0.0, 0.5, 1.0][dice.below(3) as usize],
         torn_whole: [0.0, 0.3][dice.below(2) as usize],

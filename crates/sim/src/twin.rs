@@ -11,7 +11,6 @@
 mod life;
 
 use crate::boot::{FOLDER, How, Served, Setup, block_of, found_store};
-use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::BLOCK;
 use crate::region::{Region, SharedRegion};
@@ -20,6 +19,7 @@ use crate::scenario::Outcome;
 use crate::stage::{PATIENCE, Stage};
 use crate::trouble;
 use parking_lot::Mutex;
+use rekindle_base::random::Random;
 use rekindle_base::units::{KIB, MIB};
 use rekindle_content::sweep::{Budget, Options};
 use rekindle_datastore::Store;
@@ -87,7 +87,7 @@ struct Life {
     env: Env,
 }
 
-fn setup(dice: &mut Dice) -> Setup {
+fn setup(dice: &mut Random) -> Setup {
     let (policy, ack) = match dice.below(8) {
         0 => (Policy::Uncached, Ack::Flash),
         1..=2 => (Policy::Through, Ack::Flash),
@@ -126,7 +126,7 @@ pub fn run(seed: u64) -> Result<Outcome, String> {
 }
 
 fn lives(seed: u64) -> Result<Outcome, String> {
-    let mut dice = Dice::new(seed);
+    let mut dice = Random::new(seed);
     let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
     let pace = Pace::draw(&mut dice);
@@ -165,7 +165,7 @@ impl Run {
         self: &Arc<Self>,
         world: &World,
         hosts: &[Host; 2],
-        dice: &mut Dice,
+        dice: &mut Random,
         outcome: &mut Outcome,
     ) -> Result<(), String> {
         self.begin(&hosts[OLD], OLD, dice);
@@ -221,12 +221,12 @@ impl Run {
         world.block_on(back).map_err(|_elapsed| "taken back, it waits for ever".to_owned())?
     }
 
-    fn begin(self: &Arc<Self>, host: &Host, which: usize, dice: &mut Dice) {
+    fn begin(self: &Arc<Self>, host: &Host, which: usize, dice: &mut Random) {
         let (env, dice) = (host.env(), dice.fork());
         self.stage.act(&env, which, "life", self.clone().live(env.clone(), which, dice));
     }
 
-    fn crash(&self, host: &Host, which: usize, dice: &mut Dice, outcome: &mut Outcome) {
+    fn crash(&self, host: &Host, which: usize, dice: &mut Random, outcome: &mut Outcome) {
         self.stage.crash((host, which), self.setup.ack, dice, outcome);
     }
 
@@ -236,7 +236,7 @@ impl Run {
     }
 
     /// Runs one life: starts the node, and spawns all its actors.
-    async fn live(self: Arc<Self>, env: Env, which: usize, mut dice: Dice) -> Result<(), String> {
+    async fn live(self: Arc<Self>, env: Env, which: usize, mut dice: Random) -> Result<(), String> {
         let takes = which == NEW && !self.has_taken.load(Ordering::Relaxed);
         let served = self.start(&env, takes).await?;
         self.has_taken.fetch_or(takes, Ordering::Relaxed);
@@ -317,7 +317,7 @@ impl Run {
             devices.push(life.enter(at).await.map_err(told)?.ok_or("taken back and fenced")?);
         }
         for (at, device) in devices.iter().enumerate() {
-            let mut dice = Dice::new(at as u64);
+            let mut dice = Random::new(at as u64);
             for _ in 0..4 {
                 life.step(at, device, &mut dice).await.map_err(told)?;
             }

@@ -3,10 +3,10 @@
 
 use crate::boot::{Served, Setup, kind_of};
 use crate::clients::Table;
-use crate::dice::Dice;
 use crate::subject::What;
 use crate::{heard, records};
 use rekindle_base::Kind;
+use rekindle_base::random::Random;
 use rekindle_base::units::MIB;
 use rekindle_front::http::Api;
 use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore};
@@ -29,7 +29,7 @@ pub async fn look_and_command(
     served: Served,
     table: Arc<Table>,
     was_hurt: bool,
-    mut dice: Dice,
+    mut dice: Random,
 ) -> Result<(), String> {
     while table.is_busy() {
         served.env.sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
@@ -57,7 +57,7 @@ fn is_lawful(kind: Kind) -> bool {
 
 /// Knocks at a map by NBD, and wants another size for it, as long as there are clients: both are
 /// refused in words that name its kind.
-pub async fn knock(served: Served, table: Arc<Table>, mut dice: Dice) -> Result<(), String> {
+pub async fn knock(served: Served, table: Arc<Table>, mut dice: Random) -> Result<(), String> {
     let name = What::Map.name();
     while table.is_busy() {
         served.env.sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
@@ -87,7 +87,7 @@ async fn command(
     served: &Served,
     number: u64,
     has_map: bool,
-    dice: &mut Dice,
+    dice: &mut Random,
 ) -> Result<(), ApiError> {
     let service = &served.service;
     let (name, other) = match dice.below(2) {

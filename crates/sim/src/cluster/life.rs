@@ -2,11 +2,11 @@
 
 use super::{BLOCKS, HOSTS, PAUSE, Run, SIZE, Volume};
 use crate::boot::{How, Served, Setup, acknowledged};
-use crate::dice::Dice;
 use crate::heard;
 use crate::linear::FIRST;
 use crate::oracle::BLOCK;
 use rekindle_base::Kind;
+use rekindle_base::random::Random;
 use rekindle_env::Env;
 use rekindle_front::http::Api;
 use rekindle_front::nbd::{ExportError, Target};
@@ -25,7 +25,7 @@ impl Run {
         self: Arc<Self>,
         env: Env,
         host: usize,
-        mut dice: Dice,
+        mut dice: Random,
     ) -> Result<(), String> {
         let served = self.start(&env, host).await?;
         self.join(&env, &served, host).await?;
@@ -139,7 +139,7 @@ impl Run {
         self: Arc<Self>,
         (env, host, served): (Env, usize, Served),
         at: usize,
-        mut dice: Dice,
+        mut dice: Random,
     ) -> Result<(), String> {
         let volume = &self.volumes[at];
         let by = format!("{}.{}", super::NAMES[host], served.incarnation);
@@ -182,7 +182,7 @@ impl Run {
         volume: &Volume,
         (device, block): (&Export, usize),
         by: &str,
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<bool, String> {
         let value = self.values.fetch_add(1, Ordering::Relaxed);
         let bytes = value.to_le_bytes().repeat(BLOCK / 8);

@@ -3,9 +3,9 @@
 
 use super::{BLOCKS, Life, Subject, VOLUMES};
 use crate::boot::acknowledged;
-use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{BLOCK, Change, ClientPart, some_change};
+use rekindle_base::random::Random;
 use rekindle_base::{Kind, VolumeId};
 use rekindle_block::Device;
 use rekindle_front::http::Api;
@@ -24,7 +24,7 @@ impl Life {
         self.run.stage.act(&self.env, self.who, name, work);
     }
 
-    async fn pause(&self, dice: &mut Dice, most_ms: u64) {
+    async fn pause(&self, dice: &mut Random, most_ms: u64) {
         self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
     }
 
@@ -119,7 +119,7 @@ impl Life {
     }
 
     /// Attaches, reads and writes, and detaches, again and again.
-    pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
+    pub(super) async fn client(self, at: usize, mut dice: Random) -> Result<(), String> {
         let Subject { name, state, .. } = &self.run.subjects[at];
         while !self.run.stage.is_ending() {
             let device = self.enter(at).await?;
@@ -152,7 +152,7 @@ impl Life {
         at: usize,
         id: VolumeId,
         device: &Device,
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<(), String> {
         self.run.stage.begun.fetch_add(1, Ordering::Relaxed);
         let state = &self.run.subjects[at].state;
@@ -195,7 +195,7 @@ impl Life {
         }
     }
 
-    pub(super) async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
+    pub(super) async fn sweeps(self, mut dice: Random) -> Result<(), String> {
         while !self.run.stage.is_ending() {
             self.pause(&mut dice, 3000).await;
             self.served.sweep().await.map_err(|problem| problem.message)?;
@@ -204,7 +204,7 @@ impl Life {
     }
 
     /// Removes volumes of this node beside their clients, as a user would.
-    pub(super) async fn people(self, mut dice: Dice) -> Result<(), String> {
+    pub(super) async fn people(self, mut dice: Random) -> Result<(), String> {
         let service = &self.served.service;
         while !self.run.stage.is_ending() {
             self.pause(&mut dice, 8000).await;
@@ -246,7 +246,7 @@ impl Life {
     }
 
     /// Asks this node for volumes of the other one.
-    pub(super) async fn stranger(self, mut dice: Dice) -> Result<(), String> {
+    pub(super) async fn stranger(self, mut dice: Random) -> Result<(), String> {
         let volumes = &self.served.volumes;
         while !self.run.stage.is_ending() {
             self.pause(&mut dice, 2000).await;

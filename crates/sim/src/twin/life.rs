@@ -2,13 +2,13 @@
 
 use super::{BLOCKS, Life, NEW, OLD, REGION, Seen, VOLUMES};
 use crate::boot::acknowledged;
-use crate::dice::Dice;
 use crate::heard;
 use crate::oracle::{Change, some_change};
 use crate::region::{Excuse, Operation, SharedRegion, judge};
 use crate::told::{Told, stays_fenced};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
+use rekindle_base::random::Random;
 use rekindle_block::Device;
 use rekindle_staging::{Policy, Written};
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Life {
         self.run.stage.act(&self.env, self.which, name, work);
     }
 
-    async fn pause(&self, dice: &mut Dice, most_ms: u64) {
+    async fn pause(&self, dice: &mut Random, most_ms: u64) {
         self.env.sleep(Duration::from_millis(dice.below(most_ms))).await;
     }
 
@@ -126,7 +126,7 @@ impl Life {
     }
 
     /// Reads and writes as long as the volume is served, now and then with a long pause.
-    pub(super) async fn client(self, at: usize, mut dice: Dice) -> Result<(), String> {
+    pub(super) async fn client(self, at: usize, mut dice: Random) -> Result<(), String> {
         let name = &self.run.volumes[at].name;
         if self.which == NEW && dice.below(2) == 0 {
             // Some clients come late to the copy; until then, the first one may have the volume.
@@ -162,7 +162,7 @@ impl Life {
     /// Writes in the older life until it has met the newer one, which must be soon.
     pub(super) async fn meet(&self) -> Result<(), String> {
         let until = self.env.now() + MEETS_WITHIN;
-        let mut dice = Dice::new(7);
+        let mut dice = Random::new(7);
         for at in 0..VOLUMES {
             let Some(device) = self.enter_again(at).await? else { continue };
             while self.step(at, &device, &mut dice).await? == Told::Fine {
@@ -193,7 +193,7 @@ impl Life {
         &self,
         at: usize,
         device: &Device,
-        dice: &mut Dice,
+        dice: &mut Random,
     ) -> Result<Told, String> {
         self.run.stage.begun.fetch_add(1, Ordering::Relaxed);
         let (region, staging) = (self.region(at)?, &self.served.staging);
@@ -258,7 +258,7 @@ impl Life {
         Ok(Told::Fine)
     }
 
-    pub(super) async fn sweeps(self, mut dice: Dice) -> Result<(), String> {
+    pub(super) async fn sweeps(self, mut dice: Random) -> Result<(), String> {
         while !self.run.stage.is_ending() {
             self.pause(&mut dice, 8000).await;
             if self.may_be_fenced() && !self.run.siesta.is_zero() {
