@@ -17,6 +17,7 @@ mod forwarding;
 mod guests;
 mod health;
 mod images;
+mod lab;
 mod life;
 mod lives;
 mod parity;

@@ -80,6 +80,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Drill(arguments::Drill::Failover(failover)) => {
             drill::failover::run(common, failover)
         }
+        Command::Lab(lab) => command::lab::run(common, lab),
         Command::Inspect(inspect) => inspect::run(common, inspect),
         Command::Completions(completions) => {
             command::completions::run(completions);

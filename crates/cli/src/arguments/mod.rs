@@ -4,6 +4,7 @@ mod appliance;
 mod cluster;
 mod drill;
 mod kept;
+mod lab;
 mod look;
 mod repair;
 mod transfer;
@@ -15,6 +16,7 @@ use clap::{Args, Parser, Subcommand};
 pub use cluster::Cluster;
 pub use drill::{Attach, Drill, Failover, How, Restart};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback};
+pub use lab::Lab;
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
 };
@@ -109,6 +111,8 @@ pub enum Command {
     /// Break something on purpose and measure what clients notice
     #[command(subcommand)]
     Drill(Drill),
+    /// A cluster of a few nodes on this machine, to try
+    Lab(Lab),
     /// Decode a file, an object or a folder of Rekindle's, offline and read-only
     Inspect(Inspect),
     /// Print a completion script for a shell

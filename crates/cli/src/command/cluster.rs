@@ -66,13 +66,17 @@ fn init(common: &Common) -> Outcome {
 /// Reads the token out of the folder: it is no matter of the network.
 fn token_of(common: &Common) -> Outcome<String> {
     let dir = folder::of_server(common.dir.as_deref())?;
-    let (env, runtime) = rekindle_env::real::env()?;
-    let found = runtime.block_on(rekindle_node::token(&env, &dir));
-    let found = found.map_err(|error| Failure::new("the token cannot be read").because(error))?;
-    found.ok_or_else(|| {
+    token_in(&dir)?.ok_or_else(|| {
         Failure::new(format!("the node in {} is in no cluster", dir.display()))
             .next("rekindle cluster init")
     })
+}
+
+/// Reads the token of the node in a folder, if that is in a cluster.
+pub(super) fn token_in(dir: &Path) -> Outcome<Option<String>> {
+    let (env, runtime) = rekindle_env::real::env()?;
+    let found = runtime.block_on(rekindle_node::token(&env, dir));
+    found.map_err(|error| Failure::new("the token cannot be read").because(error))
 }
 
 fn token(common: &Common) -> Outcome {

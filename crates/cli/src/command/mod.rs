@@ -11,6 +11,7 @@ pub mod formats;
 pub mod job;
 pub mod jobs;
 mod kept;
+pub mod lab;
 pub mod man;
 pub mod map;
 pub mod salvage;
