@@ -10,6 +10,7 @@ mod arguments;
 mod data;
 mod experiments;
 mod fio;
+mod hosts;
 mod http;
 mod images;
 mod live;

@@ -5,8 +5,10 @@ mod beside;
 mod burst;
 mod cold_attach;
 mod cold_read;
+mod copies;
 mod flash;
 mod flush;
+mod forwarded;
 mod ganesha;
 mod group_commit;
 mod idle;
@@ -24,6 +26,7 @@ mod restart;
 mod stall;
 mod start;
 mod stop;
+mod takeover;
 mod tree;
 mod trickle;
 
@@ -51,6 +54,30 @@ const SUITES: &[Suite] = &[
     Suite { name: "block", question: "how fast a virtual disk is", experiments: BLOCK },
     Suite { name: "restart", question: "how soon it is back", experiments: RESTART },
     Suite { name: "store", question: "what the content store costs", experiments: STORE },
+    Suite { name: "peers", question: "what copies on other hosts cost", experiments: PEERS },
+];
+
+const PEERS: &[Experiment] = &[
+    Experiment {
+        name: "copies-stream",
+        question: "a stream with one and with two copies, against one without",
+        run: copies::streams,
+    },
+    Experiment {
+        name: "copies-qd1",
+        question: "what a copy adds to one write, against a bare write and an echo",
+        run: copies::single,
+    },
+    Experiment {
+        name: "forwarded",
+        question: "a client at another host than the owner's, against one at the owner's",
+        run: forwarded::run,
+    },
+    Experiment {
+        name: "takeover",
+        question: "what a client sees of the death of its volume's host",
+        run: takeover::run,
+    },
 ];
 
 const STORE: &[Experiment] = &[
