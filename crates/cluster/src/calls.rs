@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 use crate::hello::{self, Identity};
-use crate::limits::{CONNECT_TIME_MAX, ROSTER_TIME_MAX};
+use crate::limits::{CONNECT_TIME_MAX, KNOCK_TIME_MAX, ROSTER_TIME_MAX};
 use crate::machine::choice::Offer;
 use crate::roster::{Contact, Entry, Roster};
 use crate::secret::Secret;
@@ -75,6 +75,17 @@ impl Calls {
         let identity = self.identity(life, secured);
         hello::ask(&self.env, &mut connection, &identity, entry.host).await?;
         Ok(connection)
+    }
+
+    /// Whether the host of a node answers that no process listens at its address. `false`: some
+    /// process does, or nothing is known. The address is that of the record as it was read last.
+    pub(crate) async fn is_refused(&self, node: NodeId) -> bool {
+        let Some(entry) = self.roster.find(node) else { return false };
+        let Ok(contact) = member(&entry) else { return false };
+        let connect = self.env.net().connect(&contact.address);
+        let connected = self.env.timeout(KNOCK_TIME_MAX, connect).await;
+        let refused = std::io::ErrorKind::ConnectionRefused;
+        matches!(connected, Ok(Err(error)) if error.kind() == refused)
     }
 
     pub(crate) fn identity(&self, life: Life, secured: Secured) -> Identity {

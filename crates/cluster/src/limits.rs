@@ -42,19 +42,25 @@ pub const IDLE_TIME_MAX: Duration = Duration::from_secs(30);
 pub const PING_PAUSE: Duration = Duration::from_secs(8);
 /// Pause between two beats of an owner to a holder.
 pub const BEAT: Duration = Duration::from_millis(100);
-/// The lease that a beat asks for, from the moment of asking. A process on a loaded host may get no
-/// time of a core for some hundred milliseconds: at a load of 11 on two cores, an owner that was
-/// well was silent for more than 350 ms. A false alarm is safe, and it ends the sessions of all
-/// clients; so the times of suspicion are as long as a takeover in about two seconds permits.
-pub const LEASE: Duration = Duration::from_millis(1200);
+/// The lease that a beat asks for, from the moment of asking: what a takeover takes at least. An
+/// owner that has none left waits with its reads for the next one, and nothing else happens.
+pub const LEASE: Duration = Duration::from_millis(700);
 /// Longest lease that a holder grants. A holder that was started again waits as long before it
 /// takes over: its last process may have granted one.
 pub const LEASE_MAX: Duration = Duration::from_secs(2);
 /// A holder lets a lease last longer by this part, as a divisor: clocks run at different rates.
 pub const DRIFT_PART: u32 = 16;
 /// Silence of a holder after which its owner replaces it.
-pub const REPLACE_AFTER: Duration = Duration::from_millis(800);
-/// Silence of an owner after which a holder suspects it.
+pub const REPLACE_AFTER: Duration = Duration::from_millis(600);
+/// Silence of an owner after which a holder connects to its address, to see whether any process
+/// listens there, and the pause between two such knocks.
+pub const KNOCK_AFTER: Duration = Duration::from_millis(250);
+/// Longest time for that connection.
+pub const KNOCK_TIME_MAX: Duration = Duration::from_millis(200);
+/// Silence of an owner after which a holder suspects it, if a process may be there. A process on a
+/// loaded host may get no time of a core for some hundred milliseconds: at a load of 11 on two
+/// cores, an owner that was well was silent for more than 350 ms. A false alarm is safe, and it
+/// ends the sessions of all clients.
 pub const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 /// Further patience of each later holder, in the record's order, with a silent owner.
 pub const TURN: Duration = Duration::from_millis(250);
@@ -102,7 +108,7 @@ pub const BUFFER_BYTES_KEPT: usize = 1280 << 10;
 
 const _: () = assert!(REPLACE_AFTER.as_millis() < LEASE.as_millis(), "reads go on meanwhile");
 const _: () = assert!(REPLACE_AFTER.as_millis() <= SUSPECT_AFTER.as_millis(), "the owner is first");
-const _: () = assert!(SUSPECT_AFTER.as_millis() <= LEASE.as_millis(), "no wait is added");
+const _: () = assert!(LEASE.as_millis() < SUSPECT_AFTER.as_millis(), "no wait is added");
 const _: () = assert!(LEASE_MAX.as_millis() < INSIST_AFTER.as_millis(), "a taker has its time");
 const _: () = assert!(LEASE.as_millis() <= LEASE_MAX.as_millis());
 const _: () = assert!(PING_PAUSE.as_secs() * 3 < IDLE_TIME_MAX.as_secs(), "one ping may be late");

@@ -49,6 +49,9 @@ impl Watch {
                 };
                 let watch = self.clone();
                 match deed {
+                    Some(Deed::Knock) => {
+                        env.spawn("cluster-knock", async move { watch.knock(id, &node).await });
+                    }
                     Some(Deed::Look) => {
                         env.spawn("cluster-look", async move { watch.look(id, &node).await });
                     }
@@ -59,6 +62,16 @@ impl Watch {
                 }
             }
         }
+    }
+
+    /// Looks whether any process listens at the address of a silent owner.
+    async fn knock(&self, id: NodeId, node: &Node) {
+        let since = self.calls.env.now();
+        let is_refused = self.calls.is_refused(id).await;
+        if is_refused {
+            tracing::debug!(node = %id, "no process listens at a silent node's address");
+        }
+        node.promises.lock().knocked(is_refused, since);
     }
 
     /// Looks into the record of a silent owner, and asks its other holders.

@@ -29,6 +29,7 @@ fn pace() -> Pace {
         replace: UNIT * 2,
         lag: UNIT * 50,
         whole: UNIT * 50,
+        knock: UNIT,
         suspect: UNIT * 2,
         turn: UNIT,
         insist: UNIT * 4,
@@ -176,6 +177,7 @@ impl World {
         for holder in 0..HOLDERS {
             then(&|world| world.deliver(holder));
             then(&|world| world.deliver_reply(holder));
+            then(&|world| world.knock(holder));
             then(&|world| world.look(holder));
             then(&|world| world.take(holder, true));
             then(&|world| world.take(holder, false));
@@ -199,9 +201,10 @@ impl World {
         for holder in (0..HOLDERS).filter(|holder| awake & 1 << holder > 0) {
             let keeper = &mut self.keepers[holder];
             match keeper.machine.tick(now) {
+                // Any knock may be refused, at any time.
+                Some(Deed::Knock) | None => {}
                 Some(Deed::Look) => keeper.looks = true,
                 Some(Deed::Take) => keeper.takes = true,
-                None => {}
             }
         }
     }
@@ -338,6 +341,11 @@ impl World {
                 process.take(self.now, Event::CaughtUp(id(holder)));
             }
         }
+    }
+
+    /// A holder takes the owner for gone: it is so, or the network says so.
+    fn knock(&mut self, holder: usize) {
+        self.keepers[holder].machine.knocked(true, self.now);
     }
 
     /// A holder looks into the record, and asks the other one.

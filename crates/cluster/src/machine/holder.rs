@@ -2,7 +2,8 @@
 //! takeover.
 //!
 //! ```text
-//!           silence                  leases over, the record names us
+//!           silence, or nobody
+//!           at its address           leases over, the record names us
 //!  Keeping ---------> Suspecting ---------------------------------------> Taking --> Guest
 //!     ^  ^               |                                                  |           |
 //!     |  '---------------' the owner is back, or another one hears it       |           |
@@ -42,6 +43,10 @@ pub struct Holder {
     heard: Option<Moment>,
     /// The owner is not suspected sooner.
     not_before: Moment,
+    /// The next moment to knock at a silent owner's address.
+    knocks_at: Moment,
+    /// Whether no process has listened at the owner's address since its last beat.
+    is_gone: bool,
 }
 
 /// The part that a holder plays.
@@ -86,6 +91,8 @@ pub struct Sight {
 /// A deed for the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Deed {
+    /// Connect to the address of the owner's host. Then [`Holder::knocked`].
+    Knock,
     /// Read the record, and ask its other holders. Then [`Holder::saw`].
     Look,
     /// Write the record as its next life, against the version that was read. Then [`Holder::took`].
@@ -115,6 +122,8 @@ impl Holder {
             granted_until: now + Pace::granted(LEASE_MAX),
             heard: None,
             not_before: now + patience,
+            knocks_at: now,
+            is_gone: false,
         }
     }
 
@@ -140,7 +149,8 @@ impl Holder {
     #[must_use]
     pub fn hears(&self, life: Incarnation, now: Moment) -> bool {
         let is_fresh = |heard| now.since(heard) < self.pace.suspect;
-        self.state == State::Keeping && self.newest == life && self.heard.is_some_and(is_fresh)
+        let is_here = self.state == State::Keeping && self.newest == life && !self.is_gone;
+        is_here && self.heard.is_some_and(is_fresh)
     }
 
     /// Notes a life of the owner that the copies here name.
@@ -176,6 +186,7 @@ impl Holder {
         self.state = State::Keeping;
         // From now on, its silence alone counts.
         (self.heard, self.not_before) = (Some(now), now);
+        (self.is_gone, self.knocks_at) = (false, now + self.pace.knock);
         self.granted_until = self.granted_until.max(now + Pace::granted(lease));
         Ok(())
     }
@@ -204,8 +215,11 @@ impl Holder {
         match self.state {
             State::Keeping => {
                 let is_silent = self.heard.is_none_or(|heard| now.since(heard) > self.pace.suspect);
-                if self.newest.0 == 0 || !is_silent || now < self.not_before {
+                if self.newest.0 == 0 || now < self.not_before {
                     return None;
+                }
+                if !is_silent && !self.is_gone {
+                    return self.knock(now);
                 }
                 self.state = State::Suspecting { since: now, named: false, by_hand: false };
                 Some(Deed::Look)
@@ -215,6 +229,24 @@ impl Holder {
                 Some(Deed::Take)
             }
             _ => None,
+        }
+    }
+
+    fn knock(&mut self, now: Moment) -> Option<Deed> {
+        if now < self.knocks_at {
+            return None;
+        }
+        self.knocks_at = now + self.pace.knock;
+        Some(Deed::Knock)
+    }
+
+    /// Notes the outcome of a knock that was begun at `since`. `is_refused`: the host of the owner
+    /// has answered that no process listens there. That shortens the wait for a silence that means
+    /// something, and no lease.
+    pub fn knocked(&mut self, is_refused: bool, since: Moment) {
+        let is_heard_since = self.heard.is_some_and(|heard| heard >= since);
+        if self.state == State::Keeping && is_refused && !is_heard_since {
+            self.is_gone = true;
         }
     }
 
@@ -234,13 +266,15 @@ impl Holder {
         }
         if is_other_life {
             // It was never heard here, and has just begun, perhaps.
-            self.heard = None;
+            (self.heard, self.is_gone) = (None, false);
             return self.keep_for(self.pace.suspect, now);
         }
         let silence = now.since(self.heard.unwrap_or(self.not_before));
-        let patience = match sight.is_heard {
-            true => self.pace.insist,
-            false => self.pace.suspect + self.pace.turn * u32::try_from(place).unwrap_or(u32::MAX),
+        let place = u32::try_from(place).unwrap_or(u32::MAX);
+        let patience = match (sight.is_heard, self.is_gone) {
+            (true, _) => self.pace.insist,
+            (false, true) => (self.pace.lease + self.pace.turn).saturating_mul(place),
+            (false, false) => self.pace.suspect + self.pace.turn.saturating_mul(place),
         };
         if self.heard.is_some() && silence < patience {
             return self.keep_for(self.pace.turn, now);
@@ -264,7 +298,7 @@ impl Holder {
                 self.state = State::Guest;
             }
             Taken::Lost | Taken::Open => {
-                self.heard = None;
+                (self.heard, self.is_gone) = (None, false);
                 self.keep_for(self.pace.suspect, now);
             }
         }

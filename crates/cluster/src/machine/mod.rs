@@ -28,7 +28,9 @@ pub struct Pace {
     pub lag: Duration,
     /// Time for a holder that the record names to get all of a new life's log.
     pub whole: Duration,
-    /// Silence after which a holder suspects its owner.
+    /// Silence after which a holder knocks at its owner's address, and the pause between two knocks.
+    pub knock: Duration,
+    /// Silence after which a holder suspects its owner, if a process may be there.
     pub suspect: Duration,
     /// The further patience of each later holder in the record's order.
     pub turn: Duration,
@@ -48,6 +50,7 @@ impl Default for Pace {
             replace: REPLACE_AFTER,
             lag: LAG_MAX,
             whole: WHOLE_WITHIN,
+            knock: KNOCK_AFTER,
             suspect: SUSPECT_AFTER,
             turn: TURN,
             insist: INSIST_AFTER,

@@ -80,7 +80,9 @@ pub const FORWARD_OPEN_TIME_MAX: Duration = Duration::from_secs(5);
 /// Longest time for which requests of a forwarded client wait without any reply while no host
 /// serves the volume. The client is hung up on then, and decides by itself.
 pub const FORWARD_PATIENCE: Duration = Duration::from_secs(60);
-/// Pause before another look for the owner's host, and the longest: each pause doubles.
+/// Pause before another look for the owner's host, at least and at most; between that, this part of
+/// the time since the last reply, as a divisor.
+pub const FORWARD_PAUSE_PART: u32 = 8;
 pub const FORWARD_PAUSE: Duration = Duration::from_millis(20);
 pub const FORWARD_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Wait for a reply after which the forwarding host looks whether the owner runs elsewhere by now.

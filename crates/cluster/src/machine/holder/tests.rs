@@ -44,7 +44,7 @@ fn suspecting() -> Holder {
 #[test]
 fn a_silent_owner_is_taken_over_when_its_leases_are_over() {
     let mut holder = keeping();
-    assert_eq!(holder.tick(at(LATE) + pace().suspect), None);
+    assert_eq!(holder.tick(at(LATE) + pace().suspect), Some(Deed::Knock));
     assert_eq!(holder.tick(suspicious()), Some(Deed::Look));
     assert_eq!(holder.tick(suspicious()), None, "one look at a time");
     holder.saw(sight(Some(0)), suspicious());
@@ -62,6 +62,55 @@ fn a_silent_owner_is_taken_over_when_its_leases_are_over() {
     assert_eq!(holder.tick(at(LATE * 9)), None, "the copies here are not complete");
     holder.grant(Incarnation(6), pace().lease, at(LATE * 9)).expect("the next owner is known");
     assert_eq!(holder.state(), State::Keeping);
+}
+
+#[test]
+fn an_owner_whose_process_is_gone_is_taken_over_as_soon_as_its_leases_are_over() {
+    let mut holder = keeping();
+    let silent = at(LATE) + pace().knock;
+    assert_eq!(holder.tick(before(silent)), None);
+    assert_eq!(holder.tick(silent), Some(Deed::Knock));
+    assert_eq!(holder.tick(silent), None, "one knock at a time");
+    holder.knocked(false, silent);
+    let again = silent + pace().knock;
+    assert_eq!(holder.tick(again), Some(Deed::Knock), "a process may be there");
+    holder.knocked(true, again);
+    assert!(!holder.hears(LIFE, again), "it is gone");
+    assert_eq!(holder.tick(again), Some(Deed::Look));
+    holder.saw(sight(Some(0)), again);
+    let over = at(LATE) + Pace::granted(pace().lease);
+    assert!(over < suspicious(), "sooner than by silence alone");
+    assert_eq!(holder.tick(before(over)), None, "a lease is left");
+    assert_eq!(holder.tick(over), Some(Deed::Take));
+    // A later holder leaves the first one its time.
+    let mut second = keeping();
+    assert_eq!(second.tick(silent), Some(Deed::Knock));
+    second.knocked(true, silent);
+    assert_eq!(second.tick(silent), Some(Deed::Look));
+    second.saw(sight(Some(1)), silent);
+    assert_eq!((second.state(), second.tick(over)), (State::Keeping, Some(Deed::Look)));
+    second.saw(sight(Some(1)), over);
+    assert_eq!(second.tick(over + pace().turn * 2), Some(Deed::Look));
+    second.saw(sight(Some(1)), over + pace().turn * 2);
+    assert_eq!(second.tick(over + pace().turn * 2), Some(Deed::Take));
+}
+
+#[test]
+fn a_knock_says_nothing_of_an_owner_that_was_heard_since() {
+    let mut holder = keeping();
+    let silent = at(LATE) + pace().knock;
+    assert_eq!(holder.tick(silent), Some(Deed::Knock));
+    holder.grant(LIFE, pace().lease, silent).expect("it is back");
+    holder.knocked(true, silent);
+    assert!(holder.hears(LIFE, silent));
+    assert_eq!(holder.tick(silent), None);
+    // Nor does an earlier one, once it is back.
+    let mut holder = keeping();
+    assert_eq!(holder.tick(silent), Some(Deed::Knock));
+    holder.knocked(true, silent);
+    holder.grant(NEXT, pace().lease, silent).expect("its next life has begun");
+    assert_eq!(holder.tick(silent), None);
+    assert!(holder.hears(NEXT, silent));
 }
 
 #[test]

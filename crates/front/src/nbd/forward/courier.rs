@@ -9,7 +9,6 @@ use rekindle_base::Kind;
 use rekindle_env::{Env, Moment, Stream};
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::oneshot;
 
@@ -25,12 +24,6 @@ enum End {
     /// What the other end sends has no meaning.
     #[error(transparent)]
     Garbage(#[from] Garbage),
-}
-
-/// Pauses between attempts, and the moment since which no reply has come.
-struct Trouble {
-    since: Option<Moment>,
-    pause: Duration,
 }
 
 /// Carries until the device is dropped, or no host serves the volume for too long. `told` gets the
@@ -63,7 +56,6 @@ pub(super) async fn carry(
 /// takeover may be under way.
 async fn first(env: &Env, way: &dyn Way) -> Result<Passage, ExportError> {
     let began = env.now();
-    let mut pause = limits::FORWARD_PAUSE;
     loop {
         match way.open().await {
             Ok(passage) => return Ok(passage),
@@ -73,9 +65,15 @@ async fn first(env: &Env, way: &dyn Way) -> Result<Passage, ExportError> {
             }
             Err(NoWay::Away(_)) => {}
         }
-        env.sleep(pause).await;
-        pause = (pause * 2).min(limits::FORWARD_PAUSE_MAX);
+        pause(env, began).await;
     }
+}
+
+/// Pauses before another look for the owner's host: for a part of the time since trouble began, so
+/// that a takeover is noticed soon after it, and a long absence costs few looks.
+async fn pause(env: &Env, since: Moment) {
+    let pause = env.now().since(since) / limits::FORWARD_PAUSE_PART;
+    env.sleep(pause.clamp(limits::FORWARD_PAUSE, limits::FORWARD_PAUSE_MAX)).await;
 }
 
 /// Serves one session after the other. Returns why the client must be given up.
@@ -87,7 +85,8 @@ async fn carry_on(
 ) -> Result<std::convert::Infallible, String> {
     let facts = first.facts;
     let mut passage = first;
-    let mut trouble = Trouble { since: None, pause: limits::FORWARD_PAUSE };
+    // The moment since which no reply has come.
+    let mut trouble: Option<Moment> = None;
     loop {
         let (before, began) = (shared.ledger.lock().answers(), env.now());
         let end = session(env, way, shared, passage.stream).await;
@@ -97,30 +96,25 @@ async fn carry_on(
             ledger.answers()
         };
         if answers > before || env.now().since(began) >= limits::FORWARD_LOOK {
-            trouble = Trouble { since: None, pause: limits::FORWARD_PAUSE };
+            trouble = None;
         }
         tracing::info!(reason = %end, "the session of a forwarded NBD client has ended at its owner's host");
         if let End::Garbage(garbage) = end {
             return Err(format!("its owner's host does not speak NBD: {garbage}"));
         }
-        let is_first = trouble.since.is_none();
-        let since = *trouble.since.get_or_insert_with(|| env.now());
+        let is_first = trouble.is_none();
+        let since = *trouble.get_or_insert_with(|| env.now());
         if !is_first {
-            trouble.wait(env).await;
+            pause(env, since).await;
         }
         way.note(Some(&end.to_string()));
-        passage = again(env, way, facts, (since, &mut trouble)).await?;
+        passage = again(env, way, facts, since).await?;
         way.note(None);
     }
 }
 
 /// Opens another session of the same volume.
-async fn again(
-    env: &Env,
-    way: &dyn Way,
-    facts: Facts,
-    (since, trouble): (Moment, &mut Trouble),
-) -> Result<Passage, String> {
+async fn again(env: &Env, way: &dyn Way, facts: Facts, since: Moment) -> Result<Passage, String> {
     loop {
         let why = match way.open().await {
             Ok(passage) if passage.facts.volume != facts.volume => {
@@ -137,20 +131,13 @@ async fn again(
             return Err(why);
         }
         way.note(Some(&why));
-        trouble.wait(env).await;
+        pause(env, since).await;
     }
 }
 
 /// Whether waiting does not help.
 fn is_lasting(kind: Kind) -> bool {
     matches!(kind, Kind::NotFound | Kind::Invalid | Kind::Unsupported | Kind::Damaged)
-}
-
-impl Trouble {
-    async fn wait(&mut self, env: &Env) {
-        env.sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(limits::FORWARD_PAUSE_MAX);
-    }
 }
 
 /// Carries over one connection until it ends.
@@ -239,7 +226,7 @@ async fn look(env: &Env, way: &dyn Way, shared: &Shared) {
         } else if way.has_moved().await {
             return;
         } else {
-            env.sleep(limits::FORWARD_LOOK).await;
+            pause(env, since).await;
         }
     }
 }
