@@ -7,7 +7,7 @@ use std::ops::Range;
 
 /// A piece of a change that falls into one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct ChangePart {
     /// Index of the change.
     pub change: usize,
     /// First byte within the change.
@@ -22,7 +22,7 @@ pub(crate) struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     /// These pages get new bytes. Of the pages in `old` some bytes remain, or all.
-    Assemble { pages: Range<u64>, parts: Vec<Part>, old: Vec<Range<u64>> },
+    Assemble { pages: Range<u64>, parts: Vec<ChangePart>, old: Vec<Range<u64>> },
     /// These pages become holes.
     Clear(Range<u64>),
 }
@@ -107,7 +107,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Adds the parts of the changes that fall into `page`; returns whether they cover it.
-    fn cover(&mut self, first: u64, page: u64, parts: &mut Vec<Part>) -> bool {
+    fn cover(&mut self, first: u64, page: u64, parts: &mut Vec<ChangePart>) -> bool {
         let (bytes, mut covered) = (self.bytes(page), 0);
         let narrow = |bytes: u64| usize::try_from(bytes).expect("a step is small");
         while let Some((change, rest)) = self.rest()
@@ -115,7 +115,7 @@ impl<'a> Plan<'a> {
         {
             let upto = rest.end.min(bytes.end);
             let length = upto - rest.start;
-            let part = Part {
+            let part = ChangePart {
                 change: self.index,
                 start: self.done,
                 at: narrow(rest.start - first * self.page_bytes),
@@ -182,8 +182,8 @@ mod tests {
         Fold { position, span, source }
     }
 
-    fn part(change: usize, start: u64, at: usize, length: usize) -> Part {
-        Part { change, start, at, length }
+    fn part(change: usize, start: u64, at: usize, length: usize) -> ChangePart {
+        ChangePart { change, start, at, length }
     }
 
     fn one(pages: Range<u64>) -> Vec<Range<u64>> {

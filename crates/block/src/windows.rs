@@ -4,7 +4,7 @@ use crate::cut::{Cut, Cutting};
 use crate::extents::Extents;
 use crate::layout::Run;
 use crate::limits;
-use crate::plan::{Part, Plan, Step};
+use crate::plan::{ChangePart, Plan, Step};
 use crate::spare::Spare;
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -133,7 +133,7 @@ impl<'a> Windows<'a> {
         pages: &Range<u64>,
         old: Old,
         chunks: &HashMap<Pointer, Bytes>,
-        parts: &[Part],
+        parts: &[ChangePart],
     ) -> Result<Vec<u8>, StagingError> {
         let bytes = |pages: u64| pages * self.extents.page_bytes;
         let narrow = |pages| usize::try_from(bytes(pages)).expect("a step is small");
