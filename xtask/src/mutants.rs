@@ -13,6 +13,8 @@ const FOLDER: &str = "tests/mutants";
 const SUITE_TIME_MAX: Duration = Duration::from_secs(600);
 /// Time after which no further mutant is begun, unless all are wanted.
 const TIME_MAX: Duration = Duration::from_secs(240);
+/// Time that is kept for what comes after the mutants.
+const TIME_KEPT: Duration = Duration::from_secs(900);
 /// Days in which each mutant is tried once, unless all are wanted.
 const TURNS: u64 = 10;
 
@@ -50,7 +52,9 @@ pub fn mutants(arguments: &[String]) -> Result<()> {
     let begun = Instant::now();
     let mut bad = Vec::new();
     for (index, mutant) in chosen.iter().enumerate() {
-        if index > 0 && !is_all && names.is_empty() && begun.elapsed() > TIME_MAX {
+        let is_late = run::time_left().is_some_and(|left| left < TIME_KEPT);
+        let is_over = is_late || index > 0 && begun.elapsed() > TIME_MAX;
+        if is_over && !is_all && names.is_empty() {
             println!("  {} more are not tried today: the time is over", chosen.len() - index);
             break;
         }

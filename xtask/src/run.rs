@@ -19,6 +19,12 @@ pub fn set_limit(limit: Duration) {
     let _ = DEADLINE.set((Instant::now() + limit, limit));
 }
 
+/// The time that is left for everything together; `None`: no end is set.
+pub fn time_left() -> Option<Duration> {
+    let &(deadline, _) = DEADLINE.get()?;
+    Some(deadline.saturating_duration_since(Instant::now()))
+}
+
 /// Returns the folder of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository").to_owned()
