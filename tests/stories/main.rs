@@ -19,6 +19,7 @@ mod health;
 mod images;
 mod life;
 mod lives;
+mod moving;
 mod parity;
 mod power_loss;
 mod removal;
