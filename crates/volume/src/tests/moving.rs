@@ -113,8 +113,11 @@ fn requests_wait(policy: Policy) {
             while bed.volumes.show("vm1").await.unwrap().state != State::HandingOver {
                 bed.env.sleep(Duration::from_millis(1)).await;
             }
-            // A read goes on until the vault is written; a change waits.
-            assert_eq!(read(&handle, 0, 3).await, *b"old");
+            // A notice comes first. A read goes on until the vault is written; a change waits.
+            bed.env.sleep(Duration::from_millis(5)).await;
+            if policy == Policy::Back {
+                assert_eq!(read(&handle, 0, 3).await, *b"old");
+            }
             let late = write(&handle, 0, b"new").await.unwrap_err();
             assert!(is_moved(&late), "{late}");
             // A new client waits with it.
@@ -167,11 +170,12 @@ fn a_move_that_fails_goes_on_where_it_was() {
         bed.volumes.create(spec("vm1")).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         write(&handle, 0, b"old").await.unwrap();
-        bed.faults.set("gone=30s".parse::<Plan>().unwrap());
         let client = async {
             while bed.volumes.show("vm1").await.unwrap().state != State::HandingOver {
                 bed.env.sleep(Duration::from_millis(1)).await;
             }
+            bed.faults.set("gone=30s".parse::<Plan>().unwrap());
+            bed.env.sleep(Duration::from_millis(5)).await;
             write(&handle, 0, b"new").await.expect("it waits, and goes on");
         };
         let (moved, ()) = futures_util::join!(move_to(&bed, "vm1", OTHER), client);
@@ -287,11 +291,28 @@ fn a_crash_at_any_step_of_a_move_leaves_one_owner_who_has_all() {
     panic!("a move has too many steps");
 }
 
-/// A store that may keep the writes that name the other node for later, without an answer.
+/// A store that may keep the writes that name the other node for later.
 struct Held {
     inner: Store,
     is_slow: AtomicBool,
+    /// Whether the caller hears that the store is away, from such a write on; else nothing.
+    tells: bool,
     held: Mutex<Vec<(String, Bytes, Version)>>,
+}
+
+impl Held {
+    fn new(tells: bool) -> Arc<Self> {
+        let is_slow = AtomicBool::new(true);
+        Arc::new(Self { inner: Mem::store(), is_slow, tells, held: Mutex::default() })
+    }
+
+    fn is_away(&self) -> bool {
+        self.tells && !self.held.lock().is_empty()
+    }
+}
+
+fn away<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
+    Box::pin(async { Err(StoreError::Unavailable("away".to_owned())) })
 }
 
 impl Datastore for Held {
@@ -317,12 +338,15 @@ impl Datastore for Held {
         let text = String::from_utf8_lossy(&data).replace(' ', "");
         if self.is_slow.load(Ordering::Relaxed) && text.contains(&named) {
             self.held.lock().push((key.to_owned(), data, version.clone()));
-            return Box::pin(std::future::pending());
+            return if self.tells { away() } else { Box::pin(std::future::pending()) };
         }
         self.inner.replace(key, data, version)
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), StoreError>> {
+        if self.is_away() {
+            return away();
+        }
         self.inner.get(key)
     }
 
@@ -360,12 +384,42 @@ impl Datastore for Held {
 }
 
 #[test]
-fn a_move_that_lands_after_the_death_of_its_process_takes_no_later_change_along() {
-    let held = Arc::new(Held {
-        inner: Mem::store(),
-        is_slow: AtomicBool::new(true),
-        held: Mutex::default(),
+fn a_write_of_the_vault_without_an_answer_is_found_out() {
+    let held = Held::new(true);
+    let (store, world): (Store, _) = (held.clone(), World::new(1, Faults::none()));
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"old").await.unwrap();
+        let (volumes, env) = (bed.volumes.clone(), bed.env.clone());
+        let moving =
+            env.run("move", async move { volumes.move_to("vm1", to(OTHER), |_, _| {}).await });
+        let client = async {
+            while held.held.lock().is_empty() {
+                bed.env.sleep(Duration::from_millis(1)).await;
+            }
+            // The write may land at any time: nothing is acknowledged, for however long.
+            let minute = Duration::from_secs(60);
+            let waiting = bed.env.timeout(minute, write(&handle, 0, b"new")).await;
+            assert!(waiting.is_err(), "{waiting:?}");
+            held.is_slow.store(false, Ordering::Relaxed);
+            let (key, data, version) = held.held.lock().remove(0);
+            held.inner.replace(&key, data, &version).await.expect("the vault is as it was");
+            held.held.lock().clear();
+            let refused = write(&handle, 0, b"new").await.unwrap_err();
+            assert!(is_moved(&refused), "{refused}");
+        };
+        let (moved, ()) = futures_util::join!(moving, client);
+        moved.unwrap();
+        let there = start_other(&world, &store).await;
+        assert_eq!(read(&there.volumes.attach("vm1").await.unwrap(), 0, 3).await, *b"old");
     });
+}
+
+#[test]
+fn a_move_that_lands_after_the_death_of_its_process_takes_no_later_change_along() {
+    let held = Held::new(false);
     let store: Store = held.clone();
     let world = World::new(1, Faults::none());
     world.block_on(async {
@@ -402,7 +456,7 @@ fn a_move_that_lands_after_the_death_of_its_process_takes_no_later_change_along(
 #[test]
 fn a_store_that_lies_leaves_one_owner_who_has_all() {
     let (mut failed, mut moved) = (0, 0);
-    for seed in 0..300 {
+    for seed in 0..80 {
         let (world, store) = (World::new(seed, Faults::none()), Mem::store());
         let written = Arc::<Mutex<Written>>::default();
         world.block_on(async {
@@ -434,5 +488,5 @@ fn a_store_that_lies_leaves_one_owner_who_has_all() {
             one_owner_has_all([&bed, &there], &written.lock(), seed).await;
         });
     }
-    assert!(moved > 100, "{failed} failed, {moved} moved");
+    assert!(moved > 20, "{failed} failed, {moved} moved");
 }
