@@ -17,7 +17,7 @@ const STALL_MAX: Duration = Duration::from_secs(20);
 
 /// Writes on one connection until `end` says so, which is asked now and then. Returns the longest
 /// time between two acknowledgements. An end of the connection is a failure.
-fn write_through(
+pub fn write_through(
     promises: &mut Promises,
     client: &mut NbdClient,
     story: &str,
@@ -39,7 +39,7 @@ fn write_through(
 }
 
 /// The row of the clients that a host forwards, or serves for others.
-fn row(cluster: &Value, list: &str, volume: &str) -> Value {
+pub fn row(cluster: &Value, list: &str, volume: &str) -> Value {
     let rows = cluster[list].as_array().cloned().unwrap_or_default();
     rows.into_iter().find(|row| row["volume"] == volume).unwrap_or_default()
 }

@@ -20,6 +20,7 @@ mod images;
 mod lab;
 mod life;
 mod lives;
+mod moving;
 mod parity;
 mod power_loss;
 mod removal;

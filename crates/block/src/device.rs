@@ -144,6 +144,18 @@ impl Device {
         })
     }
 
+    /// Whether a change that is submitted now may end because the volume moves to another node: see
+    /// [`Staged::is_leaving`].
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.staged.is_leaving()
+    }
+
+    /// Waits until the volume stays here after all; an error when it has moved.
+    pub async fn stays(&self) -> Result<(), StagingError> {
+        self.staged.stays().await
+    }
+
     /// Makes staged changes up to `ticket` durable: one call may acknowledge many writes.
     pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
         Ok(self.staged.sync(ticket).await?)

@@ -10,6 +10,8 @@ mod exports;
 mod forward;
 pub mod guests;
 mod kept;
+mod movable;
+mod moves;
 mod visitors;
 mod words;
 

@@ -1,7 +1,7 @@
 //! A cluster: two or three hosts keep copies of one another's logs, and take lost nodes over. Hosts
 //! die, lose their power, stand still, come back, or are lost for good; their clocks run at rates
 //! of their own; ways between them are cut, one or both; messages are slow; the store fails, loses
-//! replies and is far; disks with copies fail.
+//! replies and is far; disks with copies fail. In half of the runs, volumes move between the hosts.
 //!
 //! Clients on every host write and read every volume that the host serves, old owners among them.
 //! Every block is a register, and its history must be linearizable: so no acknowledged write is
@@ -38,6 +38,8 @@ const NAMES: [&str; HOSTS] = ["one", "two", "three"];
 const HELD: &str = "/node/copies";
 /// Time in which a cluster without faults has every volume in service, and holders for every node.
 const SETTLES_WITHIN: Duration = Duration::from_secs(120);
+/// Sets the sequence of the moves apart: a run without them is as it was before there were any.
+const MOVES: u64 = 0x6d6f_7665;
 /// Pause before another look.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -85,6 +87,8 @@ struct Run {
     /// Whether clients come to any host. Then each block has one writer: a forwarded write that is
     /// sent again may come after one of another client.
     forwards: bool,
+    /// The sequence of the users who move volumes, if there are any.
+    moves: Option<Mutex<Random>>,
     /// Whether disks with copies fail just now.
     disks_fail: AtomicBool,
     /// Whether the faults are over.
@@ -140,6 +144,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         clock: world.env(),
         values: AtomicU64::new(1),
         forwards: dice.below(2) == 0,
+        moves: (seed % 2 == 1).then(|| Mutex::new(Random::new(seed ^ MOVES))),
         disks_fail: AtomicBool::new(false),
         is_calm: AtomicBool::new(true),
         replaced: Default::default(),

@@ -233,6 +233,7 @@ const CLUSTER_SHARE: u64 = 40;
 const CLUSTER_WANTED: &[&str] = &[
     "cluster: a host goes on as a new node",
     "cluster: a host is lost for good",
+    "cluster: a volume has moved",
     "cluster: a volume without copies is refused",
     "cluster: taken over",
     "fenced: told",

@@ -14,6 +14,9 @@ pub enum Error {
     /// Another node owns the volume now, or a newer generation does.
     #[error("volume {0} is served by another node now")]
     Fenced(String),
+    /// Another node owns the volume now, and began with all that was acknowledged here.
+    #[error("volume {0} has moved to another node")]
+    Moved(String),
     /// A newer life of this node has taken over.
     #[error("{0}")]
     Deposed(String),
@@ -80,7 +83,7 @@ impl Error {
             Error::Store(error) => error.kind(),
             Error::Content(error) => error.kind(),
             Error::Log(error) => error.kind(),
-            Error::Fenced(_) | Error::Deposed(_) => Kind::Fenced,
+            Error::Fenced(_) | Error::Moved(_) | Error::Deposed(_) => Kind::Fenced,
             Error::Closed(_) | Error::NotCopied(_) | Error::Unleased(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
             Error::Forwarded { kind, .. } => *kind,

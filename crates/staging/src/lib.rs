@@ -24,6 +24,7 @@ mod state;
 mod vault;
 mod view;
 
+pub use ack::hand_over::HandOver;
 pub use ack::lease::Lease;
 pub use ack::policy::{Ack, MissingCopy, Policy};
 pub use ack::staged::Staged;

@@ -102,3 +102,5 @@ pub(crate) const VERSION_BYTES_MIN: u64 = 1 << 30;
 pub(crate) const KIND_BYTES_MAX: usize = 16;
 /// Bytes of an earlier content whose tree is checked in one call before a rollback to it.
 pub(crate) const LOOK_BYTES: u64 = 16 << 30;
+/// Time between the notice of a hand-over and the moment from which changes wait.
+pub(crate) const HAND_OVER_NOTICE: Duration = Duration::from_millis(2);

@@ -70,8 +70,8 @@ pub struct Vault {
     /// did not have it.
     #[serde(default)]
     pub accepted: Option<Accepted>,
-    /// The start of the owner that wrote this vault last; 0: not known. Formats 1 to 4 did not have
-    /// it.
+    /// The start of the owner that wrote this vault last, or that it was given to; 0: not known.
+    /// Formats 1 to 4 did not have it.
     #[serde(default)]
     pub incarnation: Incarnation,
     /// The serial behind which that start, and the generation, began. Changes of older lives and
@@ -93,6 +93,11 @@ pub struct Vault {
     /// taken away yet. No other volume may have it meanwhile, and a removal frees it, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<String>,
+    /// The node to which the owner is about to give the volume: a write that does so may be on its
+    /// way, also after the death of the owner's process. The next life that serves the volume
+    /// writes the vault first, so that such a write cannot land any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaves: Option<NodeId>,
 }
 
 /// A run of changes that one life logged: up to where the next one begins.
@@ -195,6 +200,7 @@ impl Vault {
             versions: Vec::new(),
             trashed: None,
             also: None,
+            leaves: None,
         }
     }
 

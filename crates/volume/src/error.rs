@@ -56,6 +56,13 @@ pub enum Error {
         /// The kind that the caller serves.
         wanted: &'static str,
     },
+    /// The node to which the volume is to move cannot have it.
+    #[error("{reason}")]
+    NoTarget {
+        kind: Kind,
+        /// The reason, and what to do.
+        reason: String,
+    },
     /// Another node owns the volume.
     #[error("volume '{0}' is owned by node {1}")]
     Elsewhere(String, rekindle_base::NodeId),
@@ -123,6 +130,7 @@ impl Error {
             | Error::Interrupted(_)
             | Error::Cancelled(_)
             | Error::Undrained { .. } => Kind::Unavailable,
+            Error::NoTarget { kind, .. } => *kind,
             Error::Unlawful(_) => Kind::Io,
             Error::Staging(error) => error.kind(),
             Error::Store(error) => error.kind(),

@@ -23,6 +23,7 @@ pub use attach::record_cache::WarmRecordCache;
 pub use error::Error;
 pub use format::{Account, FORMATS, Outcome};
 pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
+pub use manage::hand_over::{Confirm, Moved};
 pub use manage::reap::Reaped;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
@@ -38,6 +39,7 @@ pub use stop::StopProgress;
 use attach::collect;
 use attach::collector::{Collected, Settings};
 use manage::create;
+use manage::hand_over;
 use manage::list;
 use manage::names;
 use manage::pin;
@@ -187,6 +189,22 @@ impl Volumes {
         let name = name.to_owned();
         let work = move |inner| async move { rename::resize(&inner, &name, size, shrink).await };
         self.run("volume-resize", work).await
+    }
+
+    /// Moves a volume of this node to another one, while its clients go on: see
+    /// [`manage::hand_over`]. The move goes on when the caller does not wait for its end. After an
+    /// error the volume is still this node's, unless the error says otherwise.
+    pub async fn move_to(
+        &self,
+        name: &str,
+        confirm: Confirm,
+        told: impl Fn(u64, u64) + Send + Sync + 'static,
+    ) -> Result<Moved, Error> {
+        let name = name.to_owned();
+        self.run("volume-move", move |inner| async move {
+            hand_over::move_to(&inner, &name, &confirm, &told).await
+        })
+        .await
     }
 
     /// Lists the kept earlier contents of a volume, the newest first.

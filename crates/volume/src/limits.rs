@@ -32,6 +32,13 @@ pub const TRASH_AGE: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Longest wait for a volume's backlog to reach the store, before the volume goes to the trash,
 /// shrinks or goes back.
 pub const SETTLE_TIME_MAX: Duration = Duration::from_secs(120);
+/// Rounds in which the changes of a volume that moves go to the store while its clients go on, at
+/// most. A client that writes faster than the store takes leaves the rest to the end.
+pub const MOVE_ROUNDS_MAX: u64 = 8;
+/// Bytes that a volume may owe when its requests begin to wait, unless all rounds are used up.
+pub const MOVE_REST_BYTES: u64 = 1 << 20;
+/// Longest wait, while requests wait, for the rest of a volume's changes to reach the store.
+pub const MOVE_CLOSING_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause between two looks at a full store while a task waits for it, and how many looks in a row
 /// must find it full.
 pub const FULL_PAUSE: Duration = Duration::from_secs(1);

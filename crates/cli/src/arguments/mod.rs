@@ -24,7 +24,7 @@ pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
 pub use up::{Stop, Up, Upgrade};
-pub use volume::{Create, Map, Named, Remove, Volume};
+pub use volume::{Create, Map, Move, Named, Remove, Volume};
 
 const EXAMPLES: &str = "\
 First five minutes:

@@ -54,6 +54,8 @@ Examples:
     /// Move everything that was acknowledged so far to the store, and wait for it
     #[command(after_help = "Example:\n  rekindle volume drain vm1")]
     Drain(Named),
+    /// Move a volume to another node of the cluster, while its clients go on
+    Move(Move),
     /// Fill a volume with the image of a disk
     Import(Import),
     /// Write a volume into a file
@@ -115,6 +117,24 @@ pub struct Named {
     /// The volume
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume move vm1 two
+
+The command is given at the host that serves the volume; `rekindle volume move`
+at any other one says which that is. Its changes go to the store first, then its
+clients wait a moment while the node changes. Those at other hosts keep their
+connections, as do those here. TO is a node as `rekindle cluster ls` shows it.
+A volume of a node that was taken over moves to the node of this host, too.")]
+pub struct Move {
+    /// The volume
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// The node: its name, its id, or the beginning of its id
+    pub to: String,
 }
 
 #[derive(Debug, Args)]

@@ -62,7 +62,7 @@ pub fn begun(common: &Common, job: &Job) {
 
 fn goes_on(job: &Job, what: &str) -> Failure {
     let end = match job.kind.as_str() {
-        "drain" => String::new(),
+        "drain" | "move" => String::new(),
         _ => format!(", `rekindle jobs cancel {}` ends it", job.id),
     };
     Failure::new(format!("not waiting any longer: the {what} goes on as job {}", job.id))

@@ -1,7 +1,7 @@
-//! `rekindle volume`: make, list, show, remove, drain, history, pin.
+//! `rekindle volume`: make, list, show, remove, drain, move, history, pin.
 
 use super::{client, create, job, kept};
-use crate::arguments::{Common, Create, Named, Remove, Volume as Request};
+use crate::arguments::{Common, Create, Move, Named, Remove, Volume as Request};
 use crate::client::volume_path;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
@@ -31,6 +31,7 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Import(import) => crate::transfer::import(common, import),
         Request::Export(export) => crate::transfer::export(common, export),
         Request::Drain(named) => drain(common, named),
+        Request::Move(wanted) => move_to(common, wanted),
         Request::History(named) => history(common, named),
         Request::Pin(named) => pin(common, named, true),
         Request::Unpin(named) => pin(common, named, false),
@@ -226,6 +227,18 @@ fn drain(common: &Common, named: &Named) -> Outcome {
     let begun: Job = client.post(&volume_path(&named.name, "/drain"), &json!({}))?;
     let done = job::follow(&client, begun, "drain")?;
     common.told(&done, &format!("everything that '{}' acknowledged is in the store", named.name));
+    Ok(())
+}
+
+fn move_to(common: &Common, wanted: &Move) -> Outcome {
+    let client = client(common)?;
+    let path = volume_path(&wanted.name, "/move");
+    let begun: Job = client.post(&path, &json!({ "to": wanted.to }))?;
+    let done = job::follow(&client, begun, "move")?;
+    let word = |field: &str| done.result[field].as_str().unwrap_or_default().to_owned();
+    let told =
+        format!("volume '{}' is at node {} now: {}", wanted.name, word("name"), word("told"));
+    common.told(&done, &told);
     Ok(())
 }
 

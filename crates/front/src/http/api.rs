@@ -40,6 +40,8 @@ pub trait Api: kept::Keep {
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
+    /// Begins to move a volume to another node of the cluster, while its clients go on.
+    fn move_volume<'a>(&'a self, name: &'a str, request: MoveVolume) -> Answer<'a, Job>;
     /// Sets or takes away a volume's pin: a pinned volume stays in service even when no client uses
     /// it.
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume>;
@@ -228,6 +230,14 @@ pub struct Dismissed {
     /// The number of its dismissed start. Sweeps wait for the node again when it is started once
     /// more.
     pub start: u64,
+}
+
+/// The request to move a volume to another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MoveVolume {
+    /// The node: its id, the beginning of its id, or its name.
+    pub to: String,
 }
 
 /// The request to bring volumes into service, and to read samples of them.

@@ -11,7 +11,7 @@ use utoipa::{Modify, OpenApi};
     info(title = "Rekindle", description = "Volumes of a Rekindle node.", license(name = "Apache-2.0 OR MIT")),
     paths(
         r::healthz, r::metrics, r::openapi, r::status, r::volumes, r::create_volume, r::volume, r::remove_volume,
-        r::drain_volume, r::pin_volume, r::unpin_volume, r::history, r::salvages, r::all_salvages, r::salvage_history,
+        r::drain_volume, r::move_volume, r::pin_volume, r::unpin_volume, r::history, r::salvages, r::all_salvages, r::salvage_history,
         r::start_salvage, r::cancel_salvage, r::debug, r::log_usage, r::store, r::boot, r::warm, r::drop_warm_frames,
         r::sweep, r::start_sweep, r::start_sweep_plan, r::dismiss_node, r::cluster, r::init_cluster, r::rotate_key,
         r::drain_node, r::take_over, r::remove_node, r::adopt_folder,

@@ -5,9 +5,9 @@ pub(super) mod kept;
 
 use super::api::{
     AdoptFolder, Api, ApiError, BootReport, Cluster, CreateVolume, DismissNode, Dismissed,
-    DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage,
-    StartSpace, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped,
-    WarmStatus,
+    DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Shutdown, StartAttach,
+    StartSalvage, StartSpace, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume,
+    WarmDropped, WarmStatus,
 };
 use super::extract::{Body, Narrow, Options, Piece, Remove};
 use super::metrics::Render;
@@ -42,6 +42,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/volumes/{name}", get(volume)),
         (Method::DELETE, "/api/v1/volumes/{name}", delete(remove_volume)),
         (Method::POST, "/api/v1/volumes/{name}/drain", post(drain_volume)),
+        (Method::POST, "/api/v1/volumes/{name}/move", post(move_volume)),
         (Method::POST, "/api/v1/volumes/{name}/pin", post(pin_volume)),
         (Method::DELETE, "/api/v1/volumes/{name}/pin", delete(unpin_volume)),
         (Method::GET, "/api/v1/volumes/{name}/history", get(history)),
@@ -177,6 +178,18 @@ pub(super) async fn drain_volume(
     Piece(name): Piece,
 ) -> Result<(StatusCode, Json<Job>), ApiError> {
     Ok(begun(app.api.drain_volume(&name).await?))
+}
+
+/// Moves a volume to another node of the cluster, while its clients go on.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/move", params(("name" = String, Path, description = "Its name.")),
+    request_body = MoveVolume,
+    responses((status = 202, body = Job, description = "It has begun; its result says how it went.")))]
+pub(super) async fn move_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Body(request): Body<MoveVolume>,
+) -> Result<(StatusCode, Json<Job>), ApiError> {
+    Ok(begun(app.api.move_volume(&name, request).await?))
 }
 
 /// Keeps a volume in service even when no client uses it.

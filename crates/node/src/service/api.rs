@@ -1,6 +1,7 @@
 //! The HTTP API.
 
 use super::cluster;
+use super::moves;
 use super::words::{event, milliseconds, spec, volume};
 use super::{Phase, Service, Stage};
 use crate::assemble::Node;
@@ -10,8 +11,9 @@ use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     AdoptFolder, Answer, Api, ApiError, BootReport, Cluster, CreateVolume, Debug, DismissNode,
-    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, Shutdown, StartAttach, StartSalvage,
-    StartSpace, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped, WarmStatus,
+    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Shutdown, StartAttach,
+    StartSalvage, StartSpace, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped,
+    WarmStatus,
 };
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde_json::json;
@@ -244,6 +246,12 @@ impl Api for Service {
                 .inner
                 .jobs
                 .begin("drain", name, "bytes", |progress| work::drain(node, handle, progress)))
+        })
+    }
+
+    fn move_volume<'a>(&'a self, name: &'a str, request: MoveVolume) -> Answer<'a, Job> {
+        Box::pin(async move {
+            moves::begin(self, self.reachable_of(name).await?, name, &request.to).await
         })
     }
 
@@ -497,6 +505,10 @@ impl Api for Service {
             if job.kind == "drain" {
                 let message =
                     "a drain cannot be broken off: what was written goes to the store anyway";
+                return Err(ApiError::new(Kind::Unsupported, message));
+            }
+            if job.kind == "move" {
+                let message = "a move cannot be broken off: a second one takes the volume back";
                 return Err(ApiError::new(Kind::Unsupported, message));
             }
             let node = self.node().await?;

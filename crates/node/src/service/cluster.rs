@@ -160,7 +160,7 @@ fn invalid(message: String) -> ApiError {
     ApiError::new(Kind::Invalid, message)
 }
 
-fn member_of(node: &Node) -> Result<&Membership, ApiError> {
+pub(super) fn member_of(node: &Node) -> Result<&Membership, ApiError> {
     node.membership().ok_or_else(|| {
         invalid(
             "this node is in no cluster: `rekindle cluster init` makes one, `rekindle up --join TOKEN` joins one"
@@ -249,7 +249,7 @@ async fn note_place(service: &Service, node: &Arc<Node>, member: &Member) -> Res
 }
 
 /// The node that a user means by its id, the beginning of its id, or its name.
-async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
+pub(super) async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
     let all = member.roster.read_all().await;
     let all = all.map_err(|why| ApiError::new(Kind::Unavailable, why))?;
     let is_meant = |entry: &&Arc<Entry>| {

@@ -2,10 +2,11 @@
 
 use super::Service;
 use super::forward::Forward;
+use super::movable::Movable;
+use super::words::unavailable;
 use crate::assemble::Node;
 use rekindle_block::{Device, Gathered, KIND};
 use rekindle_env::BoxFuture;
-use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::forward::Remote;
 use rekindle_front::nbd::{ExportError, Exports, Target, VolumeMeters};
 use rekindle_staging::{Extent, Quantum, Ticket, Written};
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub enum Export {
     /// Its owner runs here.
     Here(Device),
+    /// The same, in a cluster: it may move to another node.
+    Movable(Movable),
     /// Its owner runs at another host of the cluster.
     There(Remote),
 }
@@ -66,18 +69,21 @@ impl Exports for Service {
     fn meters(&self, device: &Export) -> Arc<VolumeMeters> {
         match device {
             Export::Here(device) => self.meters_of(device),
+            Export::Movable(movable) => self.meters_of(movable.device()),
             Export::There(_) => Arc::default(),
         }
     }
 
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export, ExportError>> {
         Box::pin(async move {
-            let elsewhere = match self.attached(name).await? {
-                Ok(device) => return Ok(Export::Here(device)),
+            let attached = self.attached(name).await?;
+            let node = self.node().await.map_err(unavailable)?;
+            let elsewhere = match attached {
+                Ok(device) if node.membership().is_none() => return Ok(Export::Here(device)),
+                Ok(device) => return Ok(Export::Movable(Movable::new(self, name, device))),
                 Err(error @ Error::Elsewhere(..)) => error,
                 Err(error) => return Err(error.into()),
             };
-            let node = self.node().await.map_err(unavailable)?;
             if node.membership().is_none() {
                 return Err(elsewhere.into());
             }
@@ -87,14 +93,11 @@ impl Exports for Service {
     }
 }
 
-pub(super) fn unavailable(error: ApiError) -> ExportError {
-    ExportError { kind: error.kind, message: error.message }
-}
-
 impl Target for Export {
     fn size(&self) -> u64 {
         match self {
             Export::Here(device) => device.size(),
+            Export::Movable(movable) => movable.size(),
             Export::There(remote) => remote.size(),
         }
     }
@@ -102,6 +105,7 @@ impl Target for Export {
     fn block_size(&self) -> u64 {
         match self {
             Export::Here(device) => device.block_size(),
+            Export::Movable(movable) => movable.block_size(),
             Export::There(remote) => remote.block_size(),
         }
     }
@@ -109,6 +113,7 @@ impl Target for Export {
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         match self {
             Export::Here(device) => device.read_now(offset, out),
+            Export::Movable(movable) => movable.read_now(offset, out),
             Export::There(remote) => remote.read_now(offset, out),
         }
     }
@@ -116,6 +121,7 @@ impl Target for Export {
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         match self {
             Export::Here(device) => device.read(offset, out).await,
+            Export::Movable(movable) => movable.read(offset, out).await,
             Export::There(remote) => remote.read(offset, out).await,
         }
     }
@@ -123,6 +129,7 @@ impl Target for Export {
     fn admits(&self, under_way: u64, bytes: u64) -> bool {
         match self {
             Export::Here(device) => device.admits(under_way, bytes),
+            Export::Movable(movable) => movable.admits(under_way, bytes),
             Export::There(remote) => remote.admits(under_way, bytes),
         }
     }
@@ -130,6 +137,7 @@ impl Target for Export {
     async fn quantum(&self) -> Quantum {
         match self {
             Export::Here(device) => device.quantum().await,
+            Export::Movable(movable) => movable.quantum().await,
             Export::There(remote) => remote.quantum().await,
         }
     }
@@ -137,6 +145,7 @@ impl Target for Export {
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
         match self {
             Export::Here(device) => device.write(offset, data, durable),
+            Export::Movable(movable) => movable.write(offset, data, durable),
             Export::There(remote) => remote.write(offset, data, durable),
         }
     }
@@ -144,6 +153,7 @@ impl Target for Export {
     fn all(&self, gathered: Gathered) -> Written {
         match self {
             Export::Here(device) => device.all(gathered),
+            Export::Movable(movable) => movable.all(gathered),
             Export::There(remote) => remote.all(gathered),
         }
     }
@@ -151,6 +161,7 @@ impl Target for Export {
     fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error> {
         match self {
             Export::Here(device) => device.clear(offset, length, trim, durable),
+            Export::Movable(movable) => movable.clear(offset, length, trim, durable),
             Export::There(remote) => remote.clear(offset, length, trim, durable),
         }
     }
@@ -158,6 +169,7 @@ impl Target for Export {
     async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
         match self {
             Export::Here(device) => device.sync(ticket).await,
+            Export::Movable(movable) => movable.sync(ticket).await,
             Export::There(remote) => remote.sync(ticket).await,
         }
     }
@@ -165,6 +177,7 @@ impl Target for Export {
     async fn flush(&self) -> Result<(), Error> {
         match self {
             Export::Here(device) => device.flush().await,
+            Export::Movable(movable) => movable.flush().await,
             Export::There(remote) => remote.flush().await,
         }
     }
@@ -172,6 +185,7 @@ impl Target for Export {
     async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
         match self {
             Export::Here(device) => device.extents(offset, length).await,
+            Export::Movable(movable) => movable.extents(offset, length).await,
             Export::There(remote) => remote.extents(offset, length).await,
         }
     }

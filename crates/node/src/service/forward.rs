@@ -4,8 +4,8 @@
 //! The client's requests then go through a session in this process.
 
 use super::Service;
-use super::exports::unavailable;
 use super::visitors;
+use super::words::unavailable;
 use crate::assemble::Node;
 use crate::cluster::Member;
 use parking_lot::Mutex;

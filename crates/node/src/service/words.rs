@@ -1,7 +1,8 @@
 //! Translations between the types of the crates below and those of the API.
 
 use rekindle_env::Address;
-use rekindle_front::http::api::{CreateVolume, Event, Volume};
+use rekindle_front::http::api::{ApiError, CreateVolume, Event, Volume};
+use rekindle_front::nbd::ExportError;
 use rekindle_front::uri;
 use rekindle_staging::VaultBody;
 use rekindle_volume::Kinds;
@@ -70,4 +71,9 @@ pub(super) fn event(change: rekindle_volume::machine::StateChange) -> Event {
 
 pub(super) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The error of an export while there is no node.
+pub(super) fn unavailable(error: ApiError) -> ExportError {
+    ExportError { kind: error.kind, message: error.message }
 }

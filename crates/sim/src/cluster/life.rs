@@ -9,6 +9,7 @@ use rekindle_base::Kind;
 use rekindle_base::random::Random;
 use rekindle_env::Env;
 use rekindle_front::http::Api;
+use rekindle_front::http::api::{JobState, MoveVolume};
 use rekindle_front::nbd::{ExportError, Target};
 use rekindle_node::Export;
 use std::sync::Arc;
@@ -37,6 +38,11 @@ impl Run {
         for at in 0..self.volumes.len() {
             let client = self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
             self.stage.act(&env, host, "client", client);
+        }
+        if let Some(moves) = &self.moves {
+            let dice = moves.lock().fork();
+            let mover = self.clone().mover(env.clone(), served.clone(), dice);
+            self.stage.act(&env, host, "mover", mover);
         }
         loop {
             match served.ended() {
@@ -174,6 +180,50 @@ impl Run {
             env.sleep(Duration::from_millis(dice.below(idle))).await;
         }
         Ok(())
+    }
+
+    /// Moves volumes of this host to others, and those of its guests to itself, too.
+    async fn mover(
+        self: Arc<Self>,
+        env: Env,
+        served: Served,
+        mut dice: Random,
+    ) -> Result<(), String> {
+        while !self.stage.is_ending() && served.ended().is_none() {
+            env.sleep(Duration::from_millis(dice.below(3000))).await;
+            let volume = &self.volumes[dice.below(self.volumes.len() as u64) as usize];
+            let to = super::NAMES[dice.below(HOSTS as u64) as usize].to_owned();
+            let begun = served.service.move_volume(&volume.name, MoveVolume { to }).await;
+            let mut job = match begun {
+                Ok(job) => job,
+                Err(error) => {
+                    self.may_not_move(&error.kind.to_string(), &error.message)?;
+                    continue;
+                }
+            };
+            while job.state == JobState::Running && served.ended().is_none() {
+                env.sleep(PAUSE).await;
+                job = served.service.job(&job.id).await.map_err(|error| error.message)?;
+            }
+            match (job.state, job.problem) {
+                (JobState::Done, _) => heard::note("cluster: a volume has moved"),
+                (JobState::Failed, Some(problem)) => {
+                    heard::note("cluster: a move has failed");
+                    self.may_not_move(&problem.error, &problem.message)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a move may fail with an error of this kind.
+    fn may_not_move(&self, kind: &str, why: &str) -> Result<(), String> {
+        match kind {
+            "io" if self.disks_fail.load(Ordering::Relaxed) => Ok(()),
+            "fenced" | "not-found" | "conflict" | "invalid" | "unavailable" | "full" => Ok(()),
+            _ => Err(format!("a move is refused ({kind}): {why}")),
+        }
     }
 
     /// Writes one block; `false` if the volume is to be attached anew.

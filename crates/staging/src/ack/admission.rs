@@ -1,6 +1,7 @@
 //! The ways in on which a write waits: for room on flash, for a head of the log, for RAM. First
 //! come, first served. A waiting write goes on when its caller drops the future.
 
+use crate::ack::hand_over::Paused;
 use crate::ack::staged::{Request, Staged, Submission, Taken, failed};
 use crate::queue::{Change, KeptPayload, Payload};
 use crate::{Error, Written};
@@ -109,11 +110,17 @@ impl Staged {
                 let mut gate = self.gate.lock();
                 match gate.in_service() {
                     Err(ended) => Err(ended),
+                    // It had its room before the hand-over began.
+                    Ok(()) if gate.paused >= Paused::Changes => Ok(None),
                     Ok(()) => self.append(&mut gate, &submission, now, true),
                 }
             };
             drop(quantum);
             let problem = match taken {
+                Ok(None) if self.is_paused() => match self.unpaused(Paused::Changes).await {
+                    Ok(()) => continue,
+                    Err(ended) => ended,
+                },
                 Ok(Some(mut taken)) => {
                     self.wake_up(taken.wakeup);
                     if waited {
@@ -211,12 +218,15 @@ impl Staged {
         // A change without payload takes RAM too: for its entry.
         let cost = u32::try_from(submission.cost()).unwrap_or(u32::MAX);
         let cost = cost.min(self.inner.memory_permits);
-        if let Ok(permit) = self.inner.memory.clone().try_acquire_many_owned(cost) {
+        let permit = self.inner.memory.clone().try_acquire_many_owned(cost);
+        let mut permit = permit.ok();
+        if permit.is_some() {
             let payload = joined_payload(submission.requests);
-            return match self.keep(submission.requests, payload, permit) {
-                Ok(told) => Written::Pending(Box::pin(told)),
-                Err(error) => failed(error),
-            };
+            match self.keep(submission.requests, &payload, &mut permit) {
+                Ok(Some(told)) => return Written::Pending(Box::pin(told)),
+                Ok(None) => drop(permit),
+                Err(error) => return failed(error),
+            }
         }
         let owned = Owned::of(submission);
         let volume = self.clone();
@@ -227,27 +237,40 @@ impl Staged {
                 let room = worker.inner.memory.clone().acquire_many_owned(cost);
                 let permit = worker.while_in_service(room).await;
                 worker.memory_waiting.fetch_sub(1, Ordering::Relaxed);
-                let permit = permit.and_then(Result::ok).ok_or_else(|| worker.out_of_service())?;
-                worker.keep(&owned.requests(), owned.payload.clone(), permit)
+                let mut permit = permit.and_then(Result::ok);
+                if permit.is_none() {
+                    return Err(worker.out_of_service());
+                }
+                loop {
+                    worker.unpaused(Paused::Changes).await?;
+                    let kept = worker.keep(&owned.requests(), &owned.payload, &mut permit)?;
+                    if let Some(told) = kept {
+                        return Ok(told);
+                    }
+                }
             };
             volume.inner.env.run("staging-admission", work).await?.await
         }))
     }
 
     /// Takes a change, or a group, that only RAM holds; `payload` has the bytes of all, one after
-    /// the other. The future returned ends when the datastore has them.
+    /// the other. The future returned ends when the datastore has them. Takes neither the change
+    /// nor the permit, and returns `None`, while a hand-over makes changes wait.
     fn keep(
         self: &Arc<Self>,
         requests: &[Request<'_>],
-        payload: Bytes,
-        permit: OwnedSemaphorePermit,
-    ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
+        payload: &Bytes,
+        permit: &mut Option<OwnedSemaphorePermit>,
+    ) -> Result<Option<impl Future<Output = Result<(), Error>> + Send + use<>>, Error> {
         let now = self.inner.env.now();
         let (told, wakeup) = {
             let mut gate = self.gate.lock();
             gate.in_service()?;
             gate.destaging.loses_nothing()?;
-            let (mut permit, mut start) = (Some(permit), 0);
+            if gate.paused >= Paused::Changes {
+                return Ok(None);
+            }
+            let mut start = 0;
             for (index, one) in requests.iter().enumerate() {
                 let end = start + one.payload.len();
                 // A group leaves the queue as a whole, and gives the RAM back with its first
@@ -262,11 +285,11 @@ impl Staged {
         };
         self.wake_up(wakeup);
         let name = self.name.clone();
-        Ok(async move {
+        Ok(Some(async move {
             match told {
                 Some(told) => told.await.unwrap_or(Err(Error::Closed(name))),
                 None => Ok(()),
             }
-        })
+        }))
     }
 }

@@ -2,6 +2,7 @@
 //! to know.
 
 use crate::ack::flow::{Load, Share};
+use crate::ack::hand_over::Paused;
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::state::VolumeState;
@@ -111,7 +112,8 @@ impl Staged {
 
     pub(crate) fn has_room(&self, gate: &VolumeState, cost: u64) -> bool {
         let share = self.share(&gate.room);
-        share.has_room(cost)
+        gate.paused == Paused::Nothing
+            && share.has_room(cost)
             && (gate.changes.queue.len() as u64) < limits::CHANGES_MAX / share.volumes.max(1)
     }
 

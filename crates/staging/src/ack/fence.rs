@@ -166,7 +166,8 @@ impl Inner {
     }
 
     /// Writes the vault of a volume that comes into service, if a copy of this folder could go on
-    /// with the volume otherwise. `ours`: the serial behind which this life begins, and the lives
+    /// with the volume otherwise, or a write that gives it to another node may be on its way.
+    /// `ours`: the serial behind which this life begins, and the lives
     /// that logged the changes before that.
     pub(crate) async fn claim(
         &self,
@@ -176,7 +177,9 @@ impl Inner {
     ) -> Result<Held<Vault>, Error> {
         let since = |life: &AtomicU64| Incarnation(life.load(Ordering::Relaxed));
         let since = since(&self.fence.taken).max(since(&self.fence.copied_since));
-        if !lives::needs_claim(&vault.value, since, self.writer.life().incarnation) {
+        if vault.value.leaves.is_none()
+            && !lives::needs_claim(&vault.value, since, self.writer.life().incarnation)
+        {
             return Ok(vault);
         }
         if !seen {
@@ -184,7 +187,8 @@ impl Inner {
             return Err(rekindle_datastore::Error::Unavailable(by_copy.to_owned()).into());
         }
         let (value, life) = (&vault.value, self.writer.life().incarnation);
-        let value = lives::signed(value, life, ours, value.checkpoint);
+        let signed = lives::signed(value, life, ours, value.checkpoint);
+        let value = Vault { leaves: None, ..signed };
         Ok(self.writer.replace(&vault, value).await?)
     }
 
@@ -206,6 +210,15 @@ impl Staged {
         match &gate.ended {
             Some(ended) if ended.kind() == Kind::Fenced => Err(ended.clone()),
             _ => self.inner.fence.check(),
+        }
+    }
+
+    /// Whether changes that the log took may be acknowledged. The next owner of a volume that has
+    /// moved began with all of them.
+    pub(crate) fn may_acknowledge(&self, gate: &VolumeState) -> Result<(), Error> {
+        match &gate.ended {
+            Some(Error::Moved(_)) => Ok(()),
+            _ => self.may_promise(gate),
         }
     }
 

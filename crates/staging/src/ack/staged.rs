@@ -1,5 +1,6 @@
 //! One volume in service: how its writes are acknowledged.
 
+use crate::ack::hand_over::Paused;
 use crate::ack::lease::is_bound_to_its_machine;
 use crate::ack::policy::{MissingCopy, Mode, Verdict};
 use crate::queue::Change;
@@ -18,7 +19,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// One volume in service.
 pub struct Staged {
@@ -42,6 +43,10 @@ pub struct Staged {
     /// Turned on when the volume goes out of service: writes stop waiting for room, and the batch
     /// in hand gets a short time to end.
     pub(crate) closing: Switch,
+    /// Whether the volume is about to be handed over, or was.
+    pub(crate) leaving: AtomicBool,
+    /// Rung when a hand-over has ended.
+    pub(crate) resumed: Notify,
     /// Whether a batch of the volume is in hand.
     pub(crate) busy: watch::Sender<bool>,
     /// Bytes that were unfinished when the volume was closed.
@@ -123,6 +128,8 @@ impl Staged {
             rolling: AtomicU64::new(0),
             memory_waiting: AtomicU64::new(0),
             closing: Switch::default(),
+            leaving: AtomicBool::new(false),
+            resumed: Notify::new(),
             busy: watch::Sender::new(false),
             kept_bytes: AtomicU64::new(0),
             damage_reported: AtomicBool::new(false),
@@ -234,7 +241,7 @@ impl Staged {
         let rest = taken.delay.saturating_sub(self.inner.env.now().since(submitted));
         if !rest.is_zero() {
             self.inner.env.sleep(rest).await;
-            self.may_promise(&self.gate.lock())?;
+            self.may_acknowledge(&self.gate.lock())?;
         }
         Ok(())
     }
@@ -307,7 +314,11 @@ impl Staged {
     /// Returns the error by which a read must not be answered now, if there is one. A kind that
     /// reads its home itself asks after a read, since another node may have the volume by then.
     pub fn check_read(&self) -> Result<(), Error> {
-        self.serves()?;
+        let gate = self.gate.lock();
+        gate.in_service()?;
+        if gate.paused == Paused::All {
+            return Err(Error::Moved(self.name.clone()));
+        }
         if self.may_read() { Ok(()) } else { Err(Error::Unleased(self.name.clone())) }
     }
 
@@ -322,7 +333,7 @@ impl Staged {
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
         // acknowledge.
-        self.may_promise(&gate)?;
+        self.may_acknowledge(&gate)?;
         gate.changes.apply(self.mode.shows(&self.inner.log.progress()));
         // Last: a fenced node closes its log, and the fence is the reason that counts.
         reached

@@ -205,7 +205,7 @@ pub(crate) async fn commit(
 }
 
 /// Reads the vault, however long the store is away.
-async fn vault_now(
+pub(crate) async fn vault_now(
     volume: &Arc<Staged>,
     key: &str,
     pause: &mut Duration,

@@ -1,6 +1,7 @@
 //! Reads of a volume in service: newer bytes from the overlay, the rest from the home at the same
 //! root.
 
+use crate::ack::hand_over::Paused;
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::queue::Change;
@@ -48,7 +49,8 @@ impl Staged {
         let root = {
             let gate = self.gate.lock();
             gate.in_service()?;
-            if !gate.changes.queue.is_listed() || !self.may_read() {
+            let is_paused = gate.paused == Paused::All;
+            if is_paused || !gate.changes.queue.is_listed() || !self.may_read() {
                 return Ok(false);
             }
             for (start, stop, change) in gate.changes.meeting(position, end)? {
@@ -82,7 +84,8 @@ impl Staged {
         if !self.gate.lock().changes.queue.is_listed() || !self.may_read() {
             return Ok(false);
         }
-        let picture = self.readable(position, end_of(position, out.len())?)?;
+        let readable = self.readable(position, end_of(position, out.len())?)?;
+        let Some(picture) = readable else { return Ok(false) };
         for (start, stop, source) in picture.parts {
             let out = part(out, position, start, stop);
             let is_read = match source {
@@ -99,12 +102,18 @@ impl Staged {
     /// Reads from memory, flash and the datastore.
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
         let home = self.range_home()?;
+        let end = end_of(position, out.len())?;
         self.listed().await?;
-        self.leased().await?;
         // Every chunk that this root reaches stays until the read has ended, even when newer roots
         // do not reach it.
         let _hold = self.inner.content.hold();
-        let picture = self.readable(position, end_of(position, out.len())?)?;
+        let picture = loop {
+            self.leased().await?;
+            match self.readable(position, end)? {
+                Some(picture) => break picture,
+                None => self.unpaused(Paused::All).await?,
+            }
+        };
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop, source) in picture.parts {
             let out = part(out, position, start, stop);
@@ -125,9 +134,14 @@ impl Staged {
         let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
-        self.leased().await?;
         let _hold = self.inner.content.hold();
-        let picture = self.picture(position, end, limits::EXTENTS_MAX)?;
+        let picture = loop {
+            self.leased().await?;
+            match self.picture(position, end, limits::EXTENTS_MAX)? {
+                Some(picture) => break picture,
+                None => self.unpaused(Paused::All).await?,
+            }
+        };
         let mut found = Vec::new();
         for (mut start, stop, source) in picture.parts {
             while start < stop {
@@ -167,11 +181,11 @@ impl Staged {
     }
 
     /// The picture of a range; an error if some of it is lost.
-    fn readable(&self, position: u64, end: u64) -> Result<Picture, Error> {
-        let picture = self.picture(position, end, usize::MAX)?;
+    fn readable(&self, position: u64, end: u64) -> Result<Option<Picture>, Error> {
+        let Some(picture) = self.picture(position, end, usize::MAX)? else { return Ok(None) };
         let missing = picture.parts.iter().filter(|(_, _, source)| source.is_none());
         self.refuse_lost(&picture.lost, missing.map(|(start, stop, _)| (*start, *stop)))?;
-        Ok(picture)
+        Ok(Some(picture))
     }
 
     /// Returns an error that names the lost stretches in `gaps`, the stretches that the overlay
@@ -193,17 +207,21 @@ impl Staged {
         Err(Error::Quarantined { volume: self.name.clone(), lost })
     }
 
-    /// The picture of a range, or of its beginning, if that has `parts_max` parts already.
-    fn picture(&self, position: u64, end: u64, parts_max: usize) -> Result<Picture, Error> {
+    /// The picture of a range, or of its beginning, if that has `parts_max` parts already. `None`
+    /// while a hand-over makes reads wait.
+    fn picture(&self, position: u64, end: u64, parts_max: usize) -> Result<Option<Picture>, Error> {
         let gate = self.gate.lock();
         gate.in_service()?;
+        if gate.paused == Paused::All {
+            return Ok(None);
+        }
         let vault = gate.vault();
         let lost = quarantine::meeting(&vault.lost, position, end).to_vec();
         let mut picture = Picture { parts: Vec::new(), root: vault.root, lost };
         let mut next = position;
         for (start, stop, change) in gate.changes.meeting(position, end)? {
             if picture.parts.len() >= parts_max {
-                return Ok(picture);
+                return Ok(Some(picture));
             }
             if start > next {
                 picture.parts.push((next, start, None));
@@ -214,7 +232,7 @@ impl Staged {
         if next < end {
             picture.parts.push((next, end, None));
         }
-        Ok(picture)
+        Ok(Some(picture))
     }
 }
 

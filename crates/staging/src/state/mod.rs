@@ -14,6 +14,7 @@ pub(crate) mod previous;
 pub(crate) mod room;
 pub(crate) mod waiters;
 
+use crate::ack::hand_over::Paused;
 use crate::queue::{Change, Queue};
 use crate::recover::lives::{Fit, Runs};
 use crate::shape::Shown;
@@ -36,6 +37,8 @@ pub(crate) struct VolumeState {
     pub(crate) waiters: Waiters,
     pub(crate) destaging: Destaging,
     pub(crate) previous: Previous,
+    /// The requests that wait for the end of a hand-over.
+    pub(crate) paused: Paused,
     /// The reason why the volume is out of service.
     pub(crate) ended: Option<Error>,
 }
@@ -91,6 +94,7 @@ impl VolumeState {
             waiters: Waiters::default(),
             destaging: Destaging::default(),
             previous: Previous::default(),
+            paused: Paused::default(),
             ended: None,
         }
     }

@@ -77,6 +77,7 @@ fn example_4() -> Vault {
         versions: Vec::new(),
         trashed: None,
         also: None,
+        leaves: None,
         ..example_7()
     }
 }

@@ -116,7 +116,9 @@ fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Entrance>, Erro
             inner.salvager.raise(&entry.name, inner.env.now());
             Entrance::Wait(entry.subscribe(), Some(inside.attempts))
         }
-        State::Offlining | State::Deleted => Entrance::Wait(entry.subscribe(), None),
+        State::Offlining | State::HandingOver | State::Deleted => {
+            Entrance::Wait(entry.subscribe(), None)
+        }
         State::Unattached | State::Preattached | State::Error => {
             let attaching = Claim::enter(inner, entry, &mut inside, Event::Attach, "first client")?;
             inside.attempts += 1;

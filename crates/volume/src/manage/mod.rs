@@ -1,9 +1,10 @@
-//! The commands of a user for a volume: create, list, rename, resize, remove, restore, roll back,
-//! pin.
+//! The commands of a user for a volume: create, list, rename, resize, move, remove, restore, roll
+//! back, pin.
 //!
 //! [`rest`] is common to those that need the volume out of service first.
 
 pub(crate) mod create;
+pub(crate) mod hand_over;
 pub(crate) mod leftover;
 pub(crate) mod list;
 pub(crate) mod names;

@@ -10,6 +10,7 @@ use rekindle_datastore::record::Held;
 use rekindle_staging::{Staged, Vault};
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Brings all unfinished changes of a claimed volume to the datastore and takes it out of service;
 /// `before` may add changes.
@@ -42,28 +43,38 @@ pub(crate) async fn settle(
             before(&staged).await?;
             Ok::<_, Error>(staged.drain().await?)
         };
-        let full = pin!(until_full(inner));
-        match select(pin!(inner.env.timeout(limits::SETTLE_TIME_MAX, work)), full).await {
-            Either::Left((drained, _)) => drained,
-            Either::Right(((), _)) => {
-                let reason =
-                    format!("the store has no room for what volume '{name}' has acknowledged");
-                Ok(Err(rekindle_datastore::Error::Full(reason).into()))
-            }
-        }
+        within(inner, name, limits::SETTLE_TIME_MAX, work).await
     };
     let closed = match live {
         Some(_) => offline::close(claimed).await,
         None => staged.close().await.map_err(Error::from),
     };
     match drained {
-        Ok(drained) => drained.map(drop).and(closed),
-        Err(_) => {
+        Ok(Some(_)) => closed,
+        Err(error) => Err(error),
+        Ok(None) => {
             let reason = format!(
                 "what volume '{name}' has acknowledged did not reach the store within {} s",
                 limits::SETTLE_TIME_MAX.as_secs()
             );
             Err(rekindle_datastore::Error::Unavailable(reason).into())
+        }
+    }
+}
+
+/// Runs `work`, which waits for the store to take changes; `None` when that takes too long.
+pub(crate) async fn within<T>(
+    inner: &Inner,
+    name: &str,
+    limit: Duration,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<Option<T>, Error> {
+    let full = pin!(until_full(inner));
+    match select(pin!(inner.env.timeout(limit, work)), full).await {
+        Either::Left((done, _)) => done.map_or(Ok(None), |done| done.map(Some)),
+        Either::Right(((), _)) => {
+            let reason = format!("the store has no room for what volume '{name}' has acknowledged");
+            Err(rekindle_datastore::Error::Full(reason).into())
         }
     }
 }

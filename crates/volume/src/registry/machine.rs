@@ -40,8 +40,16 @@ use std::fmt;
 ///                                                     preattached and error
 /// ```
 ///
-/// `attaching`, `offlining` and `salvaging` are transitional: one task works, and all others wait
-/// for its end. A volume that waits for a salvage worker is `salvaging` already.
+/// A volume in service that moves to another node ends its service here by one more state:
+///
+/// ```text
+///   attached, stalled -- hand-over --> handing-over -- handed-over --------> unattached
+///                                          |  |------- hand-over-failed --> attached
+///                                          +---------- failed ------------> error
+/// ```
+///
+/// `attaching`, `offlining`, `salvaging` and `handing-over` are transitional: one task works, and
+/// all others wait for its end. A volume that waits for a salvage worker is `salvaging` already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
@@ -58,6 +66,8 @@ pub enum State {
     Offlining,
     /// The volume waits for a salvage worker, or a worker repairs it.
     Salvaging,
+    /// One task makes another node the owner, while the requests of clients wait.
+    HandingOver,
     /// In service, but its writes wait; the reason says for what.
     Stalled,
     /// The volume cannot be served, and a retry alone does not help; the next client tries
@@ -95,6 +105,12 @@ pub enum Event {
     Collected,
     /// The volume is out of service, but its end has failed.
     OfflineFailed,
+    /// The volume moves to another node, and nearly all of its changes are in the store.
+    HandOver,
+    /// Another node owns the volume.
+    HandedOver,
+    /// The volume could not be handed over, and goes on here.
+    HandOverFailed,
     /// The vault is marked deleted or trashed, or has another name.
     Removed,
     /// The volume needs repair.
@@ -129,6 +145,11 @@ pub const TABLE: &[(State, Event, State)] = &[
     (State::Offlining, Event::OfflineFailed, State::Error),
     (State::Offlining, Event::Removed, State::Deleted),
     (State::Offlining, Event::Salvage, State::Salvaging),
+    (State::Attached, Event::HandOver, State::HandingOver),
+    (State::Stalled, Event::HandOver, State::HandingOver),
+    (State::HandingOver, Event::HandedOver, State::Unattached),
+    (State::HandingOver, Event::HandOverFailed, State::Attached),
+    (State::HandingOver, Event::Failed, State::Error),
     (State::Salvaging, Event::SalvageDone, State::Preattached),
     (State::Salvaging, Event::SalvageFailed, State::Error),
     (State::Error, Event::Attach, State::Attaching),
@@ -150,13 +171,14 @@ pub fn next(state: State, event: Event) -> Option<State> {
 
 impl State {
     /// All of them, in order.
-    pub const ALL: [State; 9] = [
+    pub const ALL: [State; 10] = [
         State::Unattached,
         State::Preattached,
         State::Attaching,
         State::Attached,
         State::Offlining,
         State::Salvaging,
+        State::HandingOver,
         State::Stalled,
         State::Error,
         State::Deleted,
@@ -172,6 +194,7 @@ impl State {
             State::Attached => "attached",
             State::Offlining => "offlining",
             State::Salvaging => "salvaging",
+            State::HandingOver => "handing-over",
             State::Stalled => "stalled",
             State::Error => "error",
             State::Deleted => "deleted",
@@ -181,7 +204,7 @@ impl State {
     /// Whether one task works on the volume while all others wait.
     #[must_use]
     pub fn is_transitional(self) -> bool {
-        matches!(self, State::Attaching | State::Offlining | State::Salvaging)
+        matches!(self, State::Attaching | State::Offlining | State::Salvaging | State::HandingOver)
     }
 
     /// Whether clients are served.
@@ -199,7 +222,7 @@ impl fmt::Display for State {
 
 impl Event {
     /// All of them, in order.
-    pub const ALL: [Event; 16] = [
+    pub const ALL: [Event; 19] = [
         Event::Preattach,
         Event::Attach,
         Event::AttachDone,
@@ -212,6 +235,9 @@ impl Event {
         Event::OfflineDone,
         Event::Collected,
         Event::OfflineFailed,
+        Event::HandOver,
+        Event::HandedOver,
+        Event::HandOverFailed,
         Event::Removed,
         Event::Salvage,
         Event::SalvageDone,
@@ -234,6 +260,9 @@ impl Event {
             Event::OfflineDone => "offline-done",
             Event::Collected => "collected",
             Event::OfflineFailed => "offline-failed",
+            Event::HandOver => "hand-over",
+            Event::HandedOver => "handed-over",
+            Event::HandOverFailed => "hand-over-failed",
             Event::Removed => "removed",
             Event::Salvage => "salvage",
             Event::SalvageDone => "salvage-done",

@@ -368,6 +368,7 @@ impl Drop for Claim {
             State::Attaching => Event::AttachDamaged,
             State::Offlining => Event::OfflineFailed,
             State::Salvaging => Event::SalvageFailed,
+            State::HandingOver => Event::Failed,
             _ => return,
         };
         let lost: Option<Arc<Live>> = inside.live.take();

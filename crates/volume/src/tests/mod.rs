@@ -12,6 +12,7 @@ mod lists;
 mod losses;
 #[path = "../../../staging/tests/staging/map.rs"]
 mod map;
+mod moving;
 mod naming;
 mod random;
 mod record_cache;

@@ -92,6 +92,9 @@ impl Api for Fake {
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(job("drain", known(name)?.name)) })
     }
+    fn move_volume<'a>(&'a self, name: &'a str, request: MoveVolume) -> Answer<'a, Job> {
+        Box::pin(async move { Ok(job("move", format!("{} to {}", known(name)?.name, request.to))) })
+    }
     fn pin_volume<'a>(&'a self, name: &'a str, pinned: bool) -> Answer<'a, Volume> {
         Box::pin(async move { Ok(Volume { pinned, ..known(name)? }) })
     }
@@ -270,6 +273,12 @@ fn every_question_has_its_answer() {
             ("GET /api/v1/volumes/one", "", 200, json!({"name": "one", "size": 1 << 20})),
             ("GET /api/v1/volumes/gr%C3%B6%C3%9Fe", "", 200, json!({"name": "gr\u{f6}\u{df}e"})),
             ("POST /api/v1/volumes/one/drain", "", 202, json!({"id": "7", "kind": "drain"})),
+            (
+                "POST /api/v1/volumes/one/move",
+                "{\"to\": \"two\"}",
+                202,
+                json!({"kind": "move", "subject": "one to two"}),
+            ),
             ("POST /api/v1/volumes/one/pin", "", 200, json!({"name": "one", "pinned": true})),
             ("DELETE /api/v1/volumes/one/pin", "", 200, json!({"name": "one", "pinned": false})),
             ("GET /api/v1/debug/queue", "", 200, json!({"what": "Queue", "prefix": ""})),

@@ -27,14 +27,22 @@ enum End {
 }
 
 /// Carries until the device is dropped, or no host serves the volume for too long. `told` gets the
-/// volume's facts, or the reason why there is no session.
+/// volume's facts, or the reason why there is no session. `known`: the facts that its client knows
+/// already.
 pub(super) async fn carry(
     env: Env,
     way: Arc<dyn Way>,
     shared: Arc<Shared>,
-    told: oneshot::Sender<Result<Facts, ExportError>>,
+    (told, known): (oneshot::Sender<Result<Facts, ExportError>>, Option<Facts>),
 ) {
-    let first = match first(&env, &*way).await {
+    let first = match known {
+        None => first(&env, &*way).await,
+        Some(facts) => {
+            let found = again(&env, &*way, facts, env.now()).await;
+            found.map_err(|message| ExportError { kind: Kind::Fenced, message })
+        }
+    };
+    let first = match first {
         Ok(first) => first,
         // The client may have gone.
         Err(refused) => return drop(told.send(Err(refused))),

@@ -93,11 +93,26 @@ impl Drop for Courier {
 impl Remote {
     /// Opens a session of a volume.
     pub async fn open(env: &Env, way: Arc<dyn Way>) -> Result<Self, ExportError> {
+        Self::open_as(env, way, None).await
+    }
+
+    /// Opens a session for a client that has been served already, of the volume with these facts.
+    /// It waits as long for its owner as after the loss of one.
+    pub async fn go_on(env: &Env, way: Arc<dyn Way>, facts: Facts) -> Result<Self, StagingError> {
+        let opened = Self::open_as(env, way, Some(facts)).await;
+        opened.map_err(|refused| ledger::given_up(&refused.message))
+    }
+
+    async fn open_as(
+        env: &Env,
+        way: Arc<dyn Way>,
+        known: Option<Facts>,
+    ) -> Result<Self, ExportError> {
         let shared =
             Arc::new(Shared { ledger: Mutex::default(), news: Notify::new(), sent: Notify::new() });
         let (told, opened) = oneshot::channel();
         // The streams belong to the threads of the background.
-        let carrying = courier::carry(env.clone(), way, shared.clone(), told);
+        let carrying = courier::carry(env.clone(), way, shared.clone(), (told, known));
         let courier = Arc::new(Courier(env.spawn("nbd-forward", carrying)));
         let facts = opened.await.unwrap_or_else(|_| Err(ExportError::interrupted()))?;
         Ok(Self { facts, shared, _courier: courier })

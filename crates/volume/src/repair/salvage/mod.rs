@@ -95,6 +95,11 @@ impl Default for Salvager {
 }
 
 impl Salvager {
+    /// Whether a volume is being salvaged, or waits for it.
+    pub fn has(&self, name: &str) -> bool {
+        self.state.lock().jobs.contains_key(name)
+    }
+
     /// Raises the priority of a volume that a client waits for.
     pub fn raise(&self, name: &str, now: Moment) {
         self.state.lock().queue.raise(name, now);

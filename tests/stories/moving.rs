@@ -1,0 +1,164 @@
+//! A volume moves from one host of a cluster to another, while its clients go on.
+
+use crate::cluster::{Hosts, NAMES, check_at, refusal, write_for};
+use crate::forwarding::{row, write_through};
+use anyhow::{Context, Result, ensure};
+use e2e::promises::Promises;
+use e2e::shell::wait_until;
+use rekindle_nbd_client::NbdClient;
+use serde_json::Value;
+use std::time::{Duration, Instant};
+
+/// Moves a volume amid the writes of a client. Returns the result of the move, and the client's
+/// longest stall.
+fn move_amid_writes(
+    (promises, client): (&mut Promises, &mut NbdClient),
+    hosts: &Hosts,
+    (from, to): (usize, usize),
+    story: &str,
+) -> Result<(Value, Duration)> {
+    std::thread::scope(|scope| {
+        let begun = Instant::now();
+        let writer = scope.spawn(move || {
+            let end = || begun.elapsed() > Duration::from_secs(4);
+            write_through(promises, client, story, end)
+        });
+        std::thread::sleep(Duration::from_millis(1000));
+        let moved = hosts.hosts[from].cli(&["volume", "move", "disk", NAMES[to]]);
+        let longest = writer.join().expect("it does not panic")?;
+        let moved = moved?;
+        println!(
+            "moved from {} to {}: stalled for {} ms; {}",
+            NAMES[from],
+            NAMES[to],
+            longest.as_millis(),
+            moved["result"]["told"]
+        );
+        Ok((moved, longest))
+    })
+}
+
+fn owner(hosts: &Hosts, host: usize) -> Result<String> {
+    let shown = hosts.hosts[host].cli(&["volume", "show", "disk"])?;
+    Ok(shown["owner"].as_str().context("an owner")?.to_owned())
+}
+
+#[test]
+fn a_volume_moves_while_a_client_of_another_host_writes_and_its_old_owner_is_killed() -> Result<()>
+{
+    let mut hosts = Hosts::new("mv-moves", 3)?;
+    let mut promises = Promises::new(2048);
+    hosts.hosts[0].create("disk", "8M", &["--copies", "1"])?;
+    write_for(&mut promises, &hosts.hosts[0], "disk", Duration::from_millis(300))?;
+    let nodes = [hosts.node(0)?, hosts.node(1)?, hosts.node(2)?];
+    let mut client = NbdClient::connect(&hosts.hosts[2].socket(), "disk")?;
+    promises.check(&mut client)?;
+    let (moved, _) = move_amid_writes((&mut promises, &mut client), &hosts, (0, 1), "mv-moves")?;
+    ensure!(moved["state"] == "done" && moved["kind"] == "move", "{moved}");
+    ensure!(moved["result"]["owner"] == nodes[1].as_str(), "{moved}");
+    for host in 0..3 {
+        ensure!(owner(&hosts, host)? == nodes[1], "host {host}");
+    }
+    promises.check(&mut client)?;
+    let shown = hosts.cluster(2)?;
+    ensure!(row(&shown, "forwarded", "disk")["name"] == "two", "{shown}");
+    let history = hosts.hosts[0].cli(&["volume", "history", "disk"])?;
+    let events: Vec<_> =
+        history.as_array().context("a list")?.iter().map(|one| one["event"].clone()).collect();
+    ensure!(events.ends_with(&["hand-over".into(), "handed-over".into()]), "{history}");
+
+    // The old owner is not needed any more.
+    let before = promises.acknowledged();
+    std::thread::scope(|scope| -> Result<()> {
+        let (promises, client) = (&mut promises, &mut client);
+        let begun = Instant::now();
+        let writer = scope.spawn(move || {
+            let end = || begun.elapsed() > Duration::from_secs(3);
+            write_through(promises, client, "mv-killed", end)
+        });
+        std::thread::sleep(Duration::from_millis(500));
+        hosts.lose(0)?;
+        let longest = writer.join().expect("it does not panic")?;
+        println!("stalled for {} ms when the old owner was killed", longest.as_millis());
+        Ok(())
+    })?;
+    ensure!(promises.acknowledged() > before + 100, "{} {before}", promises.acknowledged());
+    promises.check(&mut client)?;
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    // It moves on, to the host of its client.
+    move_amid_writes((&mut promises, &mut client), &hosts, (1, 2), "mv-home")?;
+    ensure!(owner(&hosts, 1)? == nodes[2], "it is at home");
+    promises.check(&mut client)?;
+    drop(client);
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    hosts.end(&[0])
+}
+
+#[test]
+fn a_client_of_the_owners_host_keeps_its_connection_when_its_volume_goes_and_comes_back()
+-> Result<()> {
+    let hosts = Hosts::new("mv-local", 2)?;
+    for (policy, more) in [("back", &["--copies", "1"][..]), ("through", &[]), ("uncached", &[])] {
+        let mut promises = Promises::new(2048);
+        hosts.hosts[0].create("disk", "8M", &[&["--policy", policy], more].concat())?;
+        let mut client = NbdClient::connect(&hosts.hosts[0].socket(), "disk")?;
+        for (from, to) in [(0, 1), (1, 0), (0, 1)] {
+            let writes = (&mut promises, &mut client);
+            move_amid_writes(writes, &hosts, (from, to), &format!("mv-local-{policy}"))?;
+            promises.check(&mut client)?;
+            let shown = hosts.cluster(0)?;
+            ensure!(row(&shown, "forwarded", "disk")["name"] == NAMES[to], "{shown}");
+        }
+        client.flush()?;
+        drop(client);
+        check_at(&mut promises, &hosts.hosts[0], "disk")?;
+        hosts.hosts[1].cli(&["volume", "rm", "disk", "--now"])?;
+    }
+    hosts.end(&[])
+}
+
+#[test]
+fn a_volume_of_a_guest_moves_home_and_what_cannot_move_says_why() -> Result<()> {
+    let mut hosts = Hosts::new("mv-guest", 2)?;
+    let mut promises = Promises::new(2048);
+    hosts.hosts[0].create("disk", "8M", &["--copies", "1"])?;
+    write_for(&mut promises, &hosts.hosts[0], "disk", Duration::from_millis(300))?;
+    let own = hosts.node(1)?;
+    let lost = hosts.node(0)?;
+    let moves =
+        |host: usize, words: &[&str]| hosts.hosts[host].cli(&[&["volume", "move"], words].concat());
+    refusal(moves(1, &["disk", "two"]), "runs at the host one (")?;
+    refusal(moves(0, &["disk", "one"]), "is at node one already")?;
+    refusal(moves(0, &["disk", "four"]), "the cluster has no node 'four'")?;
+    refusal(moves(0, &["nothing", "two"]), "no volume is called 'nothing'")?;
+    hosts.hosts[0].create("old", "1M", &[])?;
+    hosts.hosts[0].cli(&["volume", "rm", "old"])?;
+    refusal(moves(0, &["old", "two"]), "is in the trash")?;
+    hosts.hosts[1].cli(&["cluster", "drain", "two"])?;
+    refusal(moves(0, &["disk", "two"]), "node two is draining")?;
+    hosts.hosts[1].cli(&["cluster", "drain", "two", "--off"])?;
+
+    hosts.lose(0)?;
+    hosts.wait_for_guest(1, &lost)?;
+    let mut client = NbdClient::connect(&hosts.hosts[1].socket(), "disk")?;
+    promises.check(&mut client)?;
+    ensure!(owner(&hosts, 1)? == lost, "the guest owns it");
+    let refused = hosts.hosts[1].cli(&["volume", "move", "disk", &lost]);
+    refusal(refused, "already")?;
+    // Both are in one process: the client keeps its connection nevertheless.
+    let (moved, _) = move_amid_writes((&mut promises, &mut client), &hosts, (1, 1), "mv-guest")?;
+    ensure!(moved["result"]["owner"] == own.as_str(), "{moved}");
+    ensure!(owner(&hosts, 1)? == own, "it has come home");
+    promises.check(&mut client)?;
+    drop(client);
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    write_for(&mut promises, &hosts.hosts[1], "disk", Duration::from_millis(300))?;
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    // The guest owns nothing any more: its node can go.
+    wait_until("the old node to be removed", || {
+        let removed = hosts.hosts[1].cli(&["cluster", "remove", &lost]);
+        removed.inspect_err(|why| println!("{why:#}")).is_ok()
+    })?;
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    hosts.end(&[0])
+}
