@@ -46,6 +46,10 @@ impl Staged {
         let error = gate.destaging.error.as_ref();
         let because = error.map_or(String::new(), |error| format!("; destaging fails: {error}"));
         let size = rekindle_base::units::format_size;
+        if gate.paused != Paused::Nothing {
+            let waits = "new writes wait for the end of the volume's move to another node";
+            return Some(format!("{waits}{because}"));
+        }
         if gate.room.waiting() > 0 {
             let share = self.share(&gate.room);
             let (writes, taken, all) =

@@ -104,15 +104,16 @@ impl Staged {
         let home = self.range_home()?;
         let end = end_of(position, out.len())?;
         self.listed().await?;
-        // Every chunk that this root reaches stays until the read has ended, even when newer roots
-        // do not reach it.
-        let _hold = self.inner.content.hold();
-        let picture = loop {
+        let (_hold, picture) = loop {
             self.leased().await?;
-            match self.readable(position, end)? {
-                Some(picture) => break picture,
-                None => self.unpaused(Paused::All).await?,
+            // Every chunk that this root reaches stays until the read has ended, even when newer
+            // roots do not reach it.
+            let hold = self.inner.content.hold();
+            if let Some(picture) = self.readable(position, end)? {
+                break (hold, picture);
             }
+            drop(hold);
+            self.unpaused(Paused::All).await?;
         };
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop, source) in picture.parts {
@@ -134,13 +135,14 @@ impl Staged {
         let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
-        let _hold = self.inner.content.hold();
-        let picture = loop {
+        let (_hold, picture) = loop {
             self.leased().await?;
-            match self.picture(position, end, limits::EXTENTS_MAX)? {
-                Some(picture) => break picture,
-                None => self.unpaused(Paused::All).await?,
+            let hold = self.inner.content.hold();
+            if let Some(picture) = self.picture(position, end, limits::EXTENTS_MAX)? {
+                break (hold, picture);
             }
+            drop(hold);
+            self.unpaused(Paused::All).await?;
         };
         let mut found = Vec::new();
         for (mut start, stop, source) in picture.parts {
