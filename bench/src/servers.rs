@@ -192,7 +192,12 @@ impl Rekindle {
 
     /// Begins a job and waits for its end; returns its result.
     pub fn finish(&self, begin: &str) -> Result<Value> {
-        let job = self.api("POST", begin, Some(&json!({})))?;
+        self.finish_with(begin, &json!({}))
+    }
+
+    /// The same, with a body for the request that begins the job.
+    pub fn finish_with(&self, begin: &str, body: &Value) -> Result<Value> {
+        let job = self.api("POST", begin, Some(body))?;
         let path = format!("/api/v1/jobs/{}", job["id"].as_str().context("a job has an id")?);
         loop {
             let mut job = self.api("GET", &path, None)?;

@@ -19,6 +19,7 @@ mod limits;
 mod list;
 mod many;
 mod memory;
+mod moves;
 mod overload;
 mod overwrites;
 mod redis;
@@ -72,6 +73,11 @@ const PEERS: &[Experiment] = &[
         name: "forwarded",
         question: "a client at another host than the owner's, against one at the owner's",
         run: forwarded::run,
+    },
+    Experiment {
+        name: "moves",
+        question: "what a client sees of a planned move of its volume",
+        run: moves::run,
     },
     Experiment {
         name: "takeover",

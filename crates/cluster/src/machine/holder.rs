@@ -2,7 +2,7 @@
 //! takeover.
 //!
 //! ```text
-//!           silence, or nobody
+//!           silence, or no process
 //!           at its address           leases over, the record names us
 //!  Keeping ---------> Suspecting ---------------------------------------> Taking --> Guest
 //!     ^  ^               |                                                  |           |

@@ -28,7 +28,8 @@ pub struct Pace {
     pub lag: Duration,
     /// Time for a holder that the record names to get all of a new life's log.
     pub whole: Duration,
-    /// Silence after which a holder knocks at its owner's address, and the pause between two knocks.
+    /// Silence after which a holder knocks at its owner's address, and the pause between two
+    /// knocks.
     pub knock: Duration,
     /// Silence after which a holder suspects its owner, if a process may be there.
     pub suspect: Duration,

@@ -1,7 +1,7 @@
 //! The ways in on which a write waits: for room on flash, for a head of the log, for RAM. First
 //! come, first served. A waiting write goes on when its caller drops the future.
 
-use crate::ack::hand_over::Paused;
+use crate::ack::paused::Paused;
 use crate::ack::staged::{Request, Staged, Submission, Taken, failed};
 use crate::queue::{Change, KeptPayload, Payload};
 use crate::{Error, Written};

@@ -2,7 +2,7 @@
 //! to know.
 
 use crate::ack::flow::{Load, Share};
-use crate::ack::hand_over::Paused;
+use crate::ack::paused::Paused;
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::state::VolumeState;

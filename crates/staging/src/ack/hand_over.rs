@@ -10,6 +10,7 @@
 //! process does not take such a write back either. So the vault says before it that the volume
 //! [leaves](Vault::leaves), and the next life here writes the vault before it serves the volume.
 
+use crate::ack::paused::Paused;
 use crate::ack::staged::Staged;
 use crate::destage::batch::{vault_now, wait};
 use crate::destage::commit::{Attempt, Verdict, judge};
@@ -19,15 +20,6 @@ use rekindle_base::{Kind, Life, Serial};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// The requests of a volume that wait for the end of a hand-over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Paused {
-    #[default]
-    Nothing,
-    Changes,
-    All,
-}
 
 /// The end of a move. Dropped before [`HandOver::give`] has succeeded, it lets the volume's
 /// requests go on here.

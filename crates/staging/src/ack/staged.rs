@@ -1,7 +1,7 @@
 //! One volume in service: how its writes are acknowledged.
 
-use crate::ack::hand_over::Paused;
 use crate::ack::lease::is_bound_to_its_machine;
+use crate::ack::paused::Paused;
 use crate::ack::policy::{MissingCopy, Mode, Verdict};
 use crate::queue::Change;
 use crate::shape::Home;

@@ -1,7 +1,7 @@
 //! Reads of a volume in service: newer bytes from the overlay, the rest from the home at the same
 //! root.
 
-use crate::ack::hand_over::Paused;
+use crate::ack::paused::Paused;
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::queue::Change;

@@ -14,7 +14,7 @@ pub(crate) mod previous;
 pub(crate) mod room;
 pub(crate) mod waiters;
 
-use crate::ack::hand_over::Paused;
+use crate::ack::paused::Paused;
 use crate::queue::{Change, Queue};
 use crate::recover::lives::{Fit, Runs};
 use crate::shape::Shown;

@@ -218,7 +218,7 @@ fn what_cannot_move_says_why() {
 }
 
 /// The last write that was acknowledged, and the last one that was begun.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Written {
     acked: u64,
     begun: u64,
@@ -279,7 +279,8 @@ fn a_crash_at_any_step_of_a_move_leaves_one_owner_who_has_all() {
         let is_moved = world.block_on(async {
             let (bed, there) =
                 (Bed::start(&world.env(), &store).await, start_other(&world, &store).await);
-            one_owner_has_all([&bed, &there], &written.lock(), steps).await
+            let written = *written.lock();
+            one_owner_has_all([&bed, &there], &written, steps).await
         });
         assert!(is_moved || !done, "step {steps}");
         (stayed, moved) = (stayed + u32::from(!is_moved), moved + u32::from(is_moved));
@@ -485,7 +486,8 @@ fn a_store_that_lies_leaves_one_owner_who_has_all() {
         world.block_on(async {
             let (bed, there) =
                 (Bed::start(&world.env(), &store).await, start_other(&world, &store).await);
-            one_owner_has_all([&bed, &there], &written.lock(), seed).await;
+            let written = *written.lock();
+            one_owner_has_all([&bed, &there], &written, seed).await;
         });
     }
     assert!(moved > 20, "{failed} failed, {moved} moved");
