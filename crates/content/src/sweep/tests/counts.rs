@@ -412,3 +412,25 @@ fn a_plan_tells_what_the_sweep_then_does_and_changes_nothing() {
         check(&env, &bed.content.inner.store, &bed.vaults).await;
     });
 }
+
+#[test]
+fn a_root_that_lists_do_not_show_yet_is_heard_of_before_anything_is_deleted() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, 3).await;
+        let changes: Vec<_> = (0..20).map(|key| (key, Some(1000 + key))).collect();
+        commit(&env, &bed.content, &bed.vaults, 7, &changes).await.unwrap();
+        bed.settle().await;
+        // Another volume takes over all that one has, which goes. The lists show only that.
+        let earlier = bed.vaults.volumes.lock()[&1].0;
+        bed.vaults.stale.lock().insert(1, earlier);
+        let vault = bed.vaults.volumes.lock()[&7].clone();
+        bed.vaults.put(&bed.content, 1, vault);
+        bed.vaults.write(&bed.content, 7);
+        bed.vaults.volumes.lock().remove(&7);
+        let (_, status) = bed.sweep().await;
+        assert!(status.packs_condemned > 0 && status.packs_rescued > 0, "{status:?}");
+        check(&env, &bed.content.inner.store, &bed.vaults).await;
+    });
+}
