@@ -40,6 +40,12 @@ fn a_store_that_is_away_is_never_well_and_no_time_is_promised() -> Result<()> {
     client.write(1 << 20, &Random::new(2).bytes(1 << 20))?;
     let show = daemon.cli(&["volume", "show", "disk"])?;
     assert!(show["backlog"]["eta_ms"].is_null(), "{show}");
+    // A list says since when the store is away, and which volumes are served.
+    let refused = daemon.cli(&["volume", "ls"]).expect_err("the store is away").to_string();
+    println!("{refused}");
+    for word in ["has not answered for", "in service are disk"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
     daemon.store_comes_back()?;
     wait_until("the store's return to be said", || {
         health(&daemon).is_ok_and(|health| says(&health, "store-away").is_none())

@@ -89,20 +89,27 @@ fn names(bench: &Bench) -> Result<Row> {
         ensure!(replies.len() as u64 == NAMES + 1, "{} names are listed", replies.len() - 1);
         Ok(begin.elapsed().as_secs_f64() * 1e3)
     })?;
-    let api = bench.run(|| {
+    let api = || {
         let begin = Instant::now();
         let volumes = server.api("GET", "/api/v1/volumes", None)?;
         let found = volumes.as_array().map_or(0, Vec::len) as u64;
         ensure!(found == NAMES, "{found} volumes are listed");
-        Ok(begin.elapsed().as_secs_f64())
-    })?;
+        Ok(begin.elapsed().as_secs_f64() * 1e3)
+    };
+    // The first one of a process reads all records.
+    let first = bench.run(api)?;
+    let later = bench.repeat(api)?;
     let run = middle(&runs, |ms| *ms);
     Ok(Row::new(NAME, format!("the names of {NAMES} volumes, over NBD"))
         .ours(times(&runs))
         .value(run.value, "ms")
         .wanted(Wanted::AtMost(300.0))
         .others(run.others)
-        .note(format!("GET /api/v1/volumes, which tells all of each: {} s", short(api.value))))
+        .note(format!(
+            "GET /api/v1/volumes, which tells all of each: first {} ms, then {}",
+            short(first.value),
+            times(&later)
+        )))
 }
 
 /// Creates volumes one after the other, by the API.

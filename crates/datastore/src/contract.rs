@@ -1,7 +1,9 @@
 //! The contract: the assumptions about a store.
 
 use crate::Error;
+use crate::limits::{TOGETHER_BYTES_MAX, TOGETHER_READS};
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use rekindle_env::BoxFuture;
 use std::ops::Range;
 use std::sync::Arc;
@@ -52,6 +54,9 @@ pub enum Room {
     Unbounded,
 }
 
+/// The answer to a read of a whole object.
+pub type Got = Result<(Bytes, Version), Error>;
+
 /// A store, shared.
 pub type Store = Arc<dyn Datastore>;
 
@@ -79,7 +84,13 @@ pub trait Datastore: Send + Sync {
         version: &'a Version,
     ) -> BoxFuture<'a, Result<Version, Error>>;
     /// Reads a whole object ([`Error::NotFound`]).
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>>;
+    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Got>;
+    /// Reads several small objects: those of the first keys, as many as have about
+    /// [`TOGETHER_BYTES_MAX`], and at least one. Each answer is one that [`Datastore::get`] might
+    /// give. A backend whose calls are short carries them out in one hop.
+    fn get_together<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Vec<Got>> {
+        Box::pin(one_by_one(keys.iter().map(|key| self.get(key)).collect()))
+    }
     /// Reads a range of bytes; the result is shorter when the object ends earlier. It keeps no more
     /// memory alive than its own bytes: caches count those.
     fn get_range<'a>(
@@ -121,4 +132,18 @@ pub trait Datastore: Send + Sync {
     }
     /// Returns the store's address for messages: `file:///srv/store`, `s3://bucket/prefix`.
     fn describe(&self) -> String;
+}
+
+/// Awaits reads, a few at once; those that have not ended when the bytes suffice are dropped.
+pub(crate) async fn one_by_one(reads: Vec<BoxFuture<'_, Got>>) -> Vec<Got> {
+    let mut answers = stream::iter(reads).buffered(TOGETHER_READS);
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while let Some(answer) = answers.next().await {
+        bytes += answer.as_ref().map_or(0, |(data, _)| data.len());
+        found.push(answer);
+        if bytes >= TOGETHER_BYTES_MAX {
+            break;
+        }
+    }
+    found
 }

@@ -22,7 +22,7 @@ pub mod record;
 mod secret;
 
 pub use backoff::Policy;
-pub use contract::{Datastore, Listed, Removal, Room, Store, Tag, Version};
+pub use contract::{Datastore, Got, Listed, Removal, Room, Store, Tag, Version};
 pub use error::Error;
 pub use identity::{FORMATS, Identity};
 pub use key::{name_key, name_of_key};

@@ -18,6 +18,10 @@ pub const LIST_EMPTY_PAGES_MAX: usize = 10_000;
 pub const RECORD_BYTES_MAX: usize = 4 << 20;
 /// Previous nonces that a record remembers.
 pub const RECORD_HISTORY_MAX: usize = 32;
+/// Bytes of objects that are read together, about: no further one is begun behind them.
+pub const TOGETHER_BYTES_MAX: usize = 4 << 20;
+/// Requests at once for objects that are read together, where each takes a request of its own.
+pub const TOGETHER_READS: usize = 16;
 /// Open pack files that the folder backend keeps.
 pub const OPEN_PACKS_MAX: usize = 64;
 /// Age from which the folder backend gives a file a tag: longer than the steps of any file system's
@@ -25,6 +29,9 @@ pub const OPEN_PACKS_MAX: usize = 64;
 pub const TAG_AGE_MIN: Duration = Duration::from_secs(3);
 /// Listings that the folder backend keeps for their next page.
 pub const LISTINGS_MAX: usize = 8;
+/// Pause between two looks for such listings that were given up. A listing whose next page is not
+/// asked for is forgotten by the second look, and its next page reads the folder again.
+pub const LISTING_AGE: Duration = Duration::from_secs(60);
 /// Folders that the folder backend remembers as durable.
 pub const DURABLE_FOLDERS_MAX: usize = 1024;
 /// Records, and folders, that the folder backend remembers as durable.

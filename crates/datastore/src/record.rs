@@ -19,7 +19,7 @@ pub use written::Written;
 
 use crate::backoff::{Backoff, Policy};
 use crate::secret::Secret;
-use crate::{Error, Removal, Store, Version};
+use crate::{Error, Got, Removal, Store, Version};
 use bytes::Bytes;
 use cache::{Operation, WriterCache};
 use envelope::Sort;
@@ -257,7 +257,22 @@ impl Writer {
     }
 
     async fn read_with_data<T: Body>(&self, key: &str) -> Result<Option<(Held<T>, Bytes)>, Error> {
-        let (data, version) = match self.store.get(key).await {
+        self.decode(key, self.store.get(key).await)
+    }
+
+    /// Reads the records of the first keys, as many as the store reads together. In their order;
+    /// each as of [`Writer::read`].
+    pub async fn read_together<T: Body>(
+        &self,
+        keys: &[String],
+    ) -> Vec<Result<Option<Held<T>>, Error>> {
+        let found = self.store.get_together(keys).await.into_iter();
+        let decoded = keys.iter().zip(found).map(|(key, got)| self.decode(key, got));
+        decoded.map(|read| Ok(read?.map(|(held, _)| held))).collect()
+    }
+
+    fn decode<T: Body>(&self, key: &str, got: Got) -> Result<Option<(Held<T>, Bytes)>, Error> {
+        let (data, version) = match got {
             Ok(found) => found,
             Err(Error::NotFound(_)) => return Ok(None),
             Err(error) => return Err(error),

@@ -411,6 +411,8 @@ struct Seen {
     room: Option<Room>,
     /// Time of the last question for the health.
     asked: Option<Moment>,
+    /// Time of the last look at the store.
+    looked: Option<Moment>,
     /// Calls to the store that had succeeded at the last look.
     succeeded: u64,
 }
@@ -429,6 +431,15 @@ impl Looks {
     /// Whether the store did not answer at the last look.
     pub(crate) fn store_is_away(&self) -> bool {
         self.seen.lock().store_away.is_some()
+    }
+
+    /// Returns for how long the store has not answered, and its last error, if a look has just
+    /// found that.
+    pub(crate) fn away(&self, env: &Env) -> Option<(Duration, String)> {
+        let seen = self.seen.lock();
+        let is_fresh = seen.looked.is_some_and(|at| env.now().since(at) < limits::LOOK_FRESH);
+        let (since, error) = seen.store_away.as_ref().filter(|_| is_fresh)?;
+        Some((env.now().since(*since), error.clone()))
     }
 
     /// Whether the file of the warm memory was gone at the last look.
@@ -496,6 +507,7 @@ impl Looks {
             }
         }
         seen.succeeded = successes(node);
+        seen.looked = Some(node.env.now());
     }
 }
 

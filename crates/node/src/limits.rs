@@ -112,6 +112,8 @@ pub const SCRUB_BYTES_PER_SECOND: u64 = 16 << 20;
 pub const SPACE_SAMPLE: usize = 1 << 17;
 /// Pause between two looks at the store and the disk, while they matter.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// Age up to which such a look says that the store is away.
+pub const LOOK_FRESH: Duration = Duration::from_secs(20);
 /// Time after a question for the health in which they matter.
 pub const LOOK_WANTED: Duration = Duration::from_secs(60);
 /// Pause between two tries of a start whose store does not answer.

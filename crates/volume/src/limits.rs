@@ -8,6 +8,9 @@ pub const HISTORY_MAX: usize = 32;
 pub const EVENTS_MAX: usize = 1024;
 /// Records of the datastore read at once by one listing.
 pub const READS_MAX: usize = 32;
+/// Records that a long listing reads together, and how many such runs are read at once.
+pub const RUN_MAX: usize = 512;
+pub const RUNS_MAX: usize = 2;
 /// Volumes whose vaults are kept between two lists for users, at most, of about 600 bytes each.
 pub const SEEN_MAX: usize = 1 << 16;
 /// Volumes up to which a list of names looks at the kind of each.

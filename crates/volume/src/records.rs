@@ -4,7 +4,7 @@ use crate::format::Name;
 use crate::{Error, limits};
 use futures_util::{StreamExt, stream};
 use rekindle_base::{Kind, VolumeId};
-use rekindle_datastore::record::{Held, Writer};
+use rekindle_datastore::record::{Body, Held, Writer};
 use rekindle_datastore::{Listed, Tag, key};
 use rekindle_staging::{Vault, VaultState};
 use std::future::Future;
@@ -14,7 +14,15 @@ pub(crate) async fn name(
     writer: &Writer,
     name: &str,
 ) -> Result<Option<Held<Name>>, rekindle_datastore::Error> {
-    let Some(held) = writer.read::<Name>(&key::name_key(name)).await? else { return Ok(None) };
+    checked_name(writer.read::<Name>(&key::name_key(name)).await?, name)
+}
+
+/// Fails if a record is that of another name.
+pub(crate) fn checked_name(
+    found: Option<Held<Name>>,
+    name: &str,
+) -> Result<Option<Held<Name>>, rekindle_datastore::Error> {
+    let Some(held) = found else { return Ok(None) };
     if held.value.name != name {
         let reason = format!("it is the record of the name '{}'", held.value.name);
         return Err(rekindle_datastore::Error::Damaged { key: held.key, reason });
@@ -30,7 +38,8 @@ pub(crate) async fn vault(
     checked(writer.read::<Vault>(&Vault::key(id)).await?, id)
 }
 
-fn checked(
+/// Fails if a vault is that of another volume.
+pub(crate) fn checked(
     found: Option<Held<Vault>>,
     id: VolumeId,
 ) -> Result<Option<Held<Vault>>, rekindle_datastore::Error> {
@@ -273,6 +282,33 @@ pub(crate) async fn known_vault_ids(
     writer: &Writer,
 ) -> Result<Vec<VolumeId>, rekindle_datastore::Error> {
     Ok(known_vaults(writer).await?.into_iter().map(|(id, _)| id).collect())
+}
+
+/// Reads the records of all items, many together, and returns each with its item, in any order.
+/// The runs are taken apart in tasks of their own.
+pub(crate) async fn read_all<T: Body, I: Send + 'static>(
+    writer: &Writer,
+    items: Vec<I>,
+    key: impl Fn(&I) -> String,
+) -> Vec<(I, Result<Option<Held<T>>, rekindle_datastore::Error>)> {
+    let mut runs = Vec::with_capacity(items.len() / limits::RUN_MAX + 1);
+    let mut items = items.into_iter().map(|item| (key(&item), item)).peekable();
+    while items.peek().is_some() {
+        let (keys, run): (Vec<String>, Vec<I>) = items.by_ref().take(limits::RUN_MAX).unzip();
+        runs.push((keys, run));
+    }
+    let read = |(keys, run): (Vec<String>, Vec<I>)| {
+        let reader = writer.clone();
+        writer.env.run("read-records", async move {
+            let mut read = Vec::with_capacity(keys.len());
+            while read.len() < keys.len() {
+                read.extend(reader.read_together::<T>(&keys[read.len()..]).await);
+            }
+            run.into_iter().zip(read).collect::<Vec<_>>()
+        })
+    };
+    let read = stream::iter(runs).map(read).buffer_unordered(limits::RUNS_MAX);
+    read.flat_map(stream::iter).collect().await
 }
 
 /// Runs `work` on all items, several at once, and returns the results in any order.

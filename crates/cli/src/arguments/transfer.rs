@@ -38,7 +38,7 @@ pub struct Import {
     #[arg(long)]
     pub format: Option<Format>,
     /// Size of a new volume [default: that of the image]
-    #[arg(long, value_parser = parse::volume_size)]
+    #[arg(long, allow_hyphen_values = true, value_parser = parse::volume_size)]
     pub size: Option<u64>,
     /// Policy of a new volume, as for `volume create`
     #[arg(long, default_value = "back", value_parser = parse::policy())]

@@ -86,7 +86,8 @@ pub struct Create {
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
     /// How large it looks; space is taken when it is written: 20G, 512M
-    #[arg(long, value_parser = parse::volume_size)]
+    // With a hyphen it is no option, but a wrong size, which the parser names.
+    #[arg(long, allow_hyphen_values = true, value_parser = parse::volume_size)]
     pub size: u64,
     /// After what a write is acknowledged: back = the log has it, through and uncached = the store
     /// has it

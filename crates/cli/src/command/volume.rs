@@ -265,6 +265,11 @@ fn history(common: &Common, named: &Named) -> Outcome {
         output::json(&events);
         return Ok(());
     }
+    if events.is_empty() {
+        let name = &named.name;
+        output::line(&format!("nothing has happened to '{name}' since the daemon started"));
+        return Ok(());
+    }
     let mut table = output::table(["TIME", "EVENT", "FROM", "TO", "AFTER", "CAUSE"]);
     for event in &events {
         let time = output::moment(event.time);

@@ -28,15 +28,19 @@ fn volumes_that_cannot_be() {
         ("vm1", "9000T", "1024 TiB"),
         ("vm1", "1.5", "20G"),
         ("vm1", "-1", "size"),
+        ("vm1", "-5G", "'-5G' is not a size"),
         ("a/b", "1G", "must not contain"),
         ("..", "1G", "must not begin"),
         ("a\nb", "1G", "must not contain"),
         ("", "1G", "must not be empty"),
         (&"x".repeat(256), "1G", "255 bytes"),
     ] {
-        let (code, _, error) = run(&["volume", "create", &format!("--size={size}"), "--", name]);
-        assert_eq!(code, Some(2), "{name:?} {size}: {error}");
-        assert!(error.contains(word), "{name:?} {size}: {error}");
+        for words in [&[&format!("--size={size}")[..]][..], &["--size", size]] {
+            let words = [&["volume", "create"], words, &["--", name]].concat();
+            let (code, _, error) = run(&words);
+            assert_eq!(code, Some(2), "{words:?}: {error}");
+            assert!(error.contains(word), "{words:?}: {error}");
+        }
     }
 }
 
@@ -52,6 +56,28 @@ fn stores_that_cannot_be() {
         let (code, error) = up(&["--store", url]);
         assert_eq!(code, Some(if url.is_empty() { 2 } else { 1 }), "{url}: {error}");
         assert!(error.contains(word) && error.lines().count() == 1, "{url}: {error}");
+    }
+}
+
+#[test]
+fn a_start_that_lacks_the_store_of_earlier_ones_is_told_the_command() {
+    let mut daemon = Daemon::start();
+    daemon.signal(rustix::process::Signal::TERM);
+    assert_eq!(daemon.wait(), Some(0));
+    let dir = daemon.dir();
+    let store = std::fs::rename(dir.join("store"), dir.with_extension("elsewhere"));
+    store.expect("the store lies in the folder of the daemon");
+    for has_folder in [false, true] {
+        if has_folder {
+            std::fs::create_dir(dir.join("store")).expect("an empty folder");
+        }
+        let mut up = rekindle();
+        up.arg("up").arg("--dir").arg(&dir).args(["--nbd", "off", "--http", "off"]);
+        up.arg("--warm").arg(daemon.warm()).args(["--warm-size", "64M"]);
+        let (code, _, error) = told(&finish(&mut up));
+        let next = format!("`rekindle up --dir {} --store URL`", dir.display());
+        assert_eq!(code, Some(1), "{error}");
+        assert!(error.contains(&next), "{error}");
     }
 }
 
@@ -206,6 +232,10 @@ fn the_daemon_refuses_what_only_it_can_know() {
         let (_, _, error) = daemon.cli(words);
         assert!(error.contains("did you mean 'vm1'?"), "{words:?}: {error}");
     }
+    let dir = daemon.dir().display().to_string();
+    let (code, told, error) = run(&["volume", "history", "vm1", "--dir", &dir]);
+    assert_eq!(code, Some(0), "{error}");
+    assert!(told.contains("nothing has happened to 'vm1'"), "{told}");
     let (_, _, error) = daemon.cli(&["salvage", "cancel", "vm1"]);
     assert!(!error.contains("did you mean"), "{error}");
     let (code, value, error) = daemon.cli(&["volume", "create", "vm1"]);

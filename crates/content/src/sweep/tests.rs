@@ -52,6 +52,8 @@ struct Vaults {
     listed: Mutex<BTreeMap<u64, Root>>,
     /// Percentage of lists that show what the one before should have.
     stale_percent: u64,
+    /// Volumes that lists go on showing with an earlier root.
+    stale: Mutex<BTreeMap<u64, Root>>,
     /// By writer (the address of its content), its volumes and the numbers of their last writes.
     written: Mutex<BTreeMap<usize, Writes>>,
 }
@@ -107,7 +109,8 @@ impl Roots for SlowRoots {
             let before = std::mem::replace(&mut *self.vaults.listed.lock(), now.clone());
             let is_stale = self.vaults.stale_percent > 0
                 && self.env.random_u64() % 100 < self.vaults.stale_percent;
-            let shown = if is_stale { before } else { now };
+            let mut shown = if is_stale { before } else { now };
+            shown.extend(self.vaults.stale.lock().iter().map(|(id, root)| (*id, *root)));
             let mut volumes: BTreeSet<u64> = shown.keys().copied().collect();
             volumes.extend(known.records.keys().map(|id| volume_of(*id)));
             if let Look::Told(told) = look {

@@ -15,7 +15,8 @@ mod listing;
 mod packs;
 mod reserve;
 
-use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
+use crate::limits::LISTING_AGE;
+use crate::{Datastore, Error, Got, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use folder::Folder;
 use rekindle_env::{BoxFuture, Env};
@@ -46,6 +47,19 @@ impl Dir {
         let (root, now) = (path.to_owned(), env.wall_clock());
         let folder = env.blocking(move || Folder::open(&root, now, make)).await?;
         Ok(Arc::new(Self { env: env.clone(), folder: Arc::new(folder) }))
+    }
+
+    /// Starts the task that forgets listings which were given up; it ends when none is left.
+    fn age_listings(&self) {
+        let (env, folder) = (self.env.clone(), Arc::downgrade(&self.folder));
+        self.env.spawn("listings-age", async move {
+            loop {
+                env.sleep(LISTING_AGE).await;
+                if !folder.upgrade().is_some_and(|folder| folder.listings().age()) {
+                    return;
+                }
+            }
+        });
     }
 
     /// Runs one file operation on a thread that may block.
@@ -86,6 +100,13 @@ impl Datastore for Dir {
         Box::pin(self.run(key, move |folder, key| folder.get(key, tag)))
     }
 
+    fn get_together<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Vec<Got>> {
+        Box::pin(async move {
+            let (folder, keys, tag) = (self.folder.clone(), keys.to_vec(), self.env.random());
+            self.env.blocking(move || folder.get_together(&keys, tag)).await
+        })
+    }
+
     fn get_range<'a>(
         &'a self,
         key: &'a str,
@@ -109,7 +130,11 @@ impl Datastore for Dir {
             let (folder, prefix, after) =
                 (self.folder.clone(), prefix.to_owned(), after.map(str::to_owned));
             let now = self.env.wall_clock();
-            self.env.blocking(move || folder.list(&prefix, after.as_deref(), now)).await
+            let page = self.env.blocking(move || folder.list(&prefix, after.as_deref(), now)).await;
+            if self.folder.listings().need_aging() {
+                self.age_listings();
+            }
+            page
         })
     }
 
@@ -135,5 +160,57 @@ impl Datastore for Dir {
 
     fn describe(&self) -> String {
         format!("file://{}", self.folder.root().display())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the folder is a store, not this machine's own disk")]
+mod tests {
+    use super::*;
+    use crate::limits::LIST_OBJECTS_MAX;
+    use rekindle_env::sim::{Faults, World};
+
+    #[test]
+    fn a_listing_that_is_given_up_is_forgotten_after_a_while() {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        let place = tempfile::tempdir().unwrap();
+        let path = |number: usize| place.path().join(format!("names/{number:04}"));
+        std::fs::create_dir(place.path().join("names")).unwrap();
+        (0..2 * LIST_OBJECTS_MAX + 1).for_each(|it| std::fs::write(path(it), b"1").unwrap());
+        let open = async || {
+            let folder = Folder::open(place.path(), env.wall_clock(), true).unwrap();
+            Dir { env: env.clone(), folder: Arc::new(folder) }
+        };
+        world.block_on(async {
+            let dir = open().await;
+            let next = async |after: &str| {
+                let page = dir.list("names/", Some(after)).await.unwrap();
+                page.last().unwrap().key.clone()
+            };
+            let given_up = next("").await;
+            let begun = world.tasks_started();
+            env.sleep(LISTING_AGE / 2).await;
+            // One that goes on stays.
+            let goes_on = next(&next("").await).await;
+            assert_eq!(
+                world.tasks_started(),
+                begun + 2,
+                "one task ages all: each page is one, too"
+            );
+            env.sleep(LISTING_AGE).await;
+            assert!(dir.folder.listings().take("names/", &goes_on).is_some());
+            let again = next("").await;
+            env.sleep(2 * LISTING_AGE).await;
+            assert!(dir.folder.listings().take("names/", &given_up).is_none());
+            assert!(dir.folder.listings().take("names/", &again).is_none());
+            // Its next page reads the folder again.
+            assert_eq!(next(&given_up).await, goes_on);
+            env.sleep(4 * LISTING_AGE).await;
+            assert!(!dir.folder.listings().age(), "nothing is left");
+            let begun = world.tasks_started();
+            next("").await;
+            assert_eq!(world.tasks_started(), begun + 2, "aging begins anew");
+        });
     }
 }

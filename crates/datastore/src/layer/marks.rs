@@ -11,7 +11,7 @@
 use crate::identity::Identity;
 use crate::limits::MARKER_TRUST;
 use crate::record::decode_as;
-use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
+use crate::{Datastore, Error, Got, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
@@ -266,6 +266,18 @@ impl Datastore for Marked {
                 self.learn(Some(identity));
             }
             self.believe(key, first, self.inner.get(key)).await
+        })
+    }
+
+    fn get_together<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Vec<Got>> {
+        Box::pin(async move {
+            let mut found = self.inner.get_together(keys).await;
+            for (key, got) in keys.iter().zip(&mut found) {
+                if got.is_err() || key == key::IDENTITY || self.is_doubted(key) {
+                    *got = self.get(key).await;
+                }
+            }
+            found
         })
     }
 

@@ -1,6 +1,6 @@
 //! Counts calls, bytes, errors and time; calls also by the part of the store that they are for.
 
-use crate::{Datastore, Error, Listed, Removal, Room, Store, Version, key};
+use crate::{Datastore, Error, Got, Listed, Removal, Room, Store, Version, key};
 use bytes::Bytes;
 use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
@@ -205,13 +205,23 @@ impl Metered {
         let began = self.env.now();
         let result = work.await;
         let took = self.env.now().since(began);
+        self.note((call, key), took, &result, bytes);
+        result
+    }
+
+    fn note<T>(
+        &self,
+        (call, key): (Call, &str),
+        took: Duration,
+        result: &Result<T, Error>,
+        bytes: impl FnOnce(&T) -> usize,
+    ) {
         let payload = result.as_ref().map_or(0, bytes);
         let failed = !matches!(
             result,
             Ok(_) | Err(Error::NotFound(_) | Error::Exists(_) | Error::Conflict(_))
         );
         self.meter.add(StorePart::of(key), call, took, payload as u64, failed);
-        result
     }
 }
 
@@ -242,6 +252,19 @@ impl Datastore for Metered {
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
         Box::pin(self.measure((Call::Get, key), self.inner.get(key), |(data, _)| data.len()))
+    }
+
+    fn get_together<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Vec<Got>> {
+        Box::pin(async move {
+            let began = self.env.now();
+            let found = self.inner.get_together(keys).await;
+            let each = u32::try_from(found.len().max(1)).unwrap_or(u32::MAX);
+            let took = self.env.now().since(began) / each;
+            for (key, got) in keys.iter().zip(&found) {
+                self.note((Call::Get, key), took, got, |(data, _)| data.len());
+            }
+            found
+        })
     }
 
     fn get_range<'a>(

@@ -2,7 +2,7 @@
 //! [`crate::record`] judges.
 
 use crate::backoff::{Backoff, Policy};
-use crate::{Datastore, Error, Listed, Removal, Room, Store, Version};
+use crate::{Datastore, Error, Got, Listed, Removal, Room, Store, Version};
 use bytes::Bytes;
 use rekindle_env::{BoxFuture, Env};
 use std::future::Future;
@@ -61,6 +61,22 @@ impl Datastore for Retry {
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), Error>> {
         Box::pin(self.again(move || self.inner.get(key)))
+    }
+
+    fn get_together<'a>(&'a self, keys: &'a [String]) -> BoxFuture<'a, Vec<Got>> {
+        Box::pin(async move {
+            let mut found = self.inner.get_together(keys).await;
+            // From the first that stays unavailable on, the store is away.
+            for (key, got) in keys.iter().zip(&mut found) {
+                if matches!(got, Err(Error::Unavailable(_))) {
+                    *got = self.get(key).await;
+                    if matches!(got, Err(Error::Unavailable(_))) {
+                        break;
+                    }
+                }
+            }
+            found
+        })
     }
 
     fn get_range<'a>(

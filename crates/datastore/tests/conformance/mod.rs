@@ -4,7 +4,9 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_base::NodeId;
 use rekindle_datastore::layer::marks;
-use rekindle_datastore::limits::{LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX, TAG_AGE_MIN};
+use rekindle_datastore::limits::{
+    LIST_OBJECTS_MAX, MARKER_TRUST, SEGMENT_BYTES_MAX, TAG_AGE_MIN, TOGETHER_BYTES_MAX,
+};
 use rekindle_datastore::record::Writer;
 use rekindle_datastore::{Error, Listed, Removal, Store, Tag, Version, identity, key};
 use rekindle_env::Env;
@@ -44,6 +46,7 @@ pub async fn run(env: &Env, store: &Store) -> Outcome {
     let folder = format!("conformance/{:016x}/", env.random_u64());
     let check = |rule| Check { rule, store, folder: folder.clone() };
     check("an object is read as it was written").whole_objects().await?;
+    check("objects that are read together").together().await?;
     check("a part of an object").ranges().await?;
     check("one creator wins").create_race().await?;
     check("only the current version is replaced").replace().await?;
@@ -170,6 +173,42 @@ impl Check<'_> {
         self.good(self.store.replace(&empty, Bytes::from_static(b"x"), &version).await)?;
         self.good(self.store.delete(&key).await)?;
         self.good(self.store.delete(&empty).await)
+    }
+
+    async fn together(&self) -> Outcome {
+        let large = TOGETHER_BYTES_MAX / 2;
+        for number in 0..40 {
+            let length = if number < 20 { number } else { large };
+            self.put(&self.key(&format!("together/{number:02}")), vec![number as u8; length])
+                .await?;
+        }
+        let mut keys: Vec<String> =
+            (0..40).map(|number| self.key(&format!("together/{number:02}"))).collect();
+        keys.insert(7, self.key("together/absent"));
+        let (mut at, mut calls) = (0, 0);
+        while at < keys.len() {
+            let found = self.store.get_together(&keys[at..]).await;
+            let fits = (1..=keys.len() - at).contains(&found.len());
+            self.ensure(fits, format!("{} answers", found.len()))?;
+            let bytes: usize = found.iter().flatten().map(|(data, _)| data.len()).sum();
+            let bounded = bytes <= TOGETHER_BYTES_MAX + large;
+            self.ensure(bounded, format!("{bytes} bytes at once"))?;
+            for (key, got) in keys[at..].iter().zip(&found) {
+                match (self.store.get(key).await, got) {
+                    (Err(Error::NotFound(_)), Err(Error::NotFound(_))) => {}
+                    (Ok(alone), Ok(together)) if alone == *together => {}
+                    (alone, _) => {
+                        self.fail(format!("{key} alone is {:?}", alone.map(|it| it.1)))?
+                    }
+                }
+            }
+            (at, calls) = (at + found.len(), calls + 1);
+        }
+        self.ensure(calls > 5, format!("all in {calls} calls"))?;
+        for key in &keys {
+            self.good(self.store.delete(key).await)?;
+        }
+        Ok(())
     }
 
     async fn ranges(&self) -> Outcome {

@@ -56,9 +56,27 @@ pub(super) async fn open_store(
         true => rekindle_datastore::open_known(env, &url).await,
         false => rekindle_datastore::open(env, &url).await,
     };
-    let bare = bare.map_err(|source| Error::Store { url: url.clone(), source })?;
+    let bare = bare.map_err(|source| Error::Store {
+        url: url.clone(),
+        source: if is_known { unnamed(config, source) } else { source },
+    })?;
     let (store, meter, faults) = layer::usual(env, bare, fault::Plan::default());
     Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
+}
+
+/// Adds the command that a start lacks perhaps to an error about the store: the folder does not
+/// remember the address that an earlier start was given.
+fn unnamed(config: &Config, error: StoreError) -> StoreError {
+    if config.store.is_some() {
+        return error;
+    }
+    let dir = config.dir.display();
+    let next = format!("; if earlier starts named one: `rekindle up --dir {dir} --store URL`");
+    match error {
+        StoreError::Unavailable(why) => StoreError::Unavailable(why + &next),
+        StoreError::Refused(why) => StoreError::Refused(why + &next),
+        other => other,
+    }
 }
 
 /// Opens the store, for this node to write to.
@@ -89,10 +107,11 @@ pub(super) async fn join(
     let identity = identity.map_err(failed)?.ok_or_else(|| {
         let gone = "it holds no store of rekindle any more, but this folder belongs to one: is it mounted, is the URL right?";
         // A store from which this node has just served comes back, so a restarted worker waits.
-        failed(match config.restarted {
+        let gone = match config.restarted {
             true => StoreError::Unavailable(gone.to_owned()),
             false => StoreError::Refused(gone.to_owned()),
-        })
+        };
+        failed(unnamed(config, gone))
     })?;
     if identity.store != file.store {
         return Err(Error::OtherStore {

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// Time for the store to prove in a status that it is reachable.
 const REACH_TIME: Duration = Duration::from_secs(2);
+/// Time after which a request that waits for the store looks whether the store is known to be away.
+const AWAY_LOOK: Duration = Duration::from_secs(1);
 /// Time for the store to answer before a request is refused because the store is away. A store that
 /// answers after two seconds is slow, and works.
 const AWAY_TIME: Duration = Duration::from_secs(5);
@@ -43,18 +45,29 @@ impl Service {
     }
 
     /// Returns the result of `work` as long as the store answers. If the store is away, the caller
-    /// gets an error within a few seconds; requests that were begun go on.
+    /// gets an error within a few seconds, or soon if that is known. Requests that were begun go
+    /// on.
     pub(super) async fn while_it_answers<T>(
         &self,
         node: &Node,
         work: impl Future<Output = T>,
     ) -> Result<T, ApiError> {
         let mut work = std::pin::pin!(work);
+        let env = &self.inner.env;
+        if let Ok(done) = env.timeout(AWAY_LOOK, &mut work).await {
+            return Ok(done);
+        }
+        self.inner.looks.asked(env);
+        if let Some((since, error)) = self.inner.looks.away(env) {
+            let (store, since) = (node.store.describe(), since.as_secs());
+            let message = format!("the store {store} has not answered for {since} s: {error}");
+            return Err(ApiError::new(Kind::Unavailable, message));
+        }
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return Ok(done),
-                () = self.inner.env.sleep(AWAY_TIME) => self.reaches(node).await?,
+                () = env.sleep(AWAY_TIME) => self.reaches(node).await?,
             }
         }
     }

@@ -1,10 +1,12 @@
 //! The list of volumes: those in the datastore, merged with those in service here.
 
+use crate::format::Name;
 use crate::registry::Inner;
 use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::State;
 use crate::{Error, Info, records};
 use rekindle_base::{Kind, VolumeId};
+use rekindle_datastore::record::Held;
 use rekindle_datastore::{Listed, Tag, key};
 use rekindle_staging::{Vault, VaultBody, VaultState};
 use std::collections::HashMap;
@@ -152,9 +154,9 @@ async fn list_with(inner: &Arc<Inner>, is_glance: bool) -> Result<Vec<Info>, Err
     }
     let lives = |vault: &Vault| vault.state == VaultState::Live;
     seen.into_iter().filter(|vault| lives(vault)).for_each(|vault| add(Vault::clone(&vault)));
-    let read = async |(id, tag)| (tag, records::vault(&inner.writer, id).await);
-    for (tag, vault) in records::each(unread, read).await {
-        match vault {
+    let read = records::read_all::<Vault, _>(&inner.writer, unread, |(id, _)| Vault::key(*id));
+    for ((id, tag), vault) in read.await {
+        match vault.and_then(|found| records::checked(found, id)) {
             Ok(Some(held)) => {
                 if let Some(tag) = tag.filter(|_| is_glance) {
                     inner.seen.lock().note_vault(held.value.id, tag, &held.value);
@@ -185,8 +187,13 @@ async fn list_with(inner: &Arc<Inner>, is_glance: bool) -> Result<Vec<Info>, Err
             }
         }
     }
-    let settle = |(name, tag, found)| settle(inner, name, tag, found);
-    for settled in records::each(unseen, settle).await {
+    let key = |(name, ..): &(String, Option<Tag>, Vec<Info>)| key::name_key(name);
+    let read = records::read_all::<Name, _>(&inner.writer, unseen, key).await;
+    let settle = async |((name, tag, found), record): ((String, _, _), _)| {
+        let record = Result::and_then(record, |found| records::checked_name(found, &name));
+        settle(inner, (name, record), tag, found).await
+    };
+    for settled in records::each(read, settle).await {
         infos.extend(settled?);
     }
     infos.sort_by(|one, other| one.vault.name.cmp(&other.vault.name));
@@ -197,11 +204,11 @@ async fn list_with(inner: &Arc<Inner>, is_glance: bool) -> Result<Vec<Info>, Err
 /// alone is no proof: a creation that broke off leaves one, while the name leads to another vault.
 async fn settle(
     inner: &Inner,
-    name: String,
+    (name, record): (String, Result<Option<Held<Name>>, rekindle_datastore::Error>),
     tag: Option<Tag>,
     found: Vec<Info>,
 ) -> Result<Option<Info>, Error> {
-    let record = match records::name(&inner.writer, &name).await {
+    let record = match record {
         Ok(None) => return Ok(None),
         Ok(Some(record)) => record.value,
         Err(error) if is_its_own(&error) => {

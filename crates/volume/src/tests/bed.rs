@@ -127,9 +127,17 @@ impl Bed {
 
     /// The roots from which a sweep marks.
     pub async fn roots(&self) -> Result<Vec<Root>, Error> {
-        let nothing = Sources::default();
-        let found = roots::look(&self.volumes.inner, &nothing, &roots::Looked::All).await?;
+        let found = self.sources(None).await?;
         Ok(found.roots().map(|root| Some(*root)).collect())
+    }
+
+    /// What a sweep reads that knows what an earlier one has read; that knows nothing.
+    pub async fn sources(&self, known: Option<&Sources>) -> Result<Sources, Error> {
+        let inner = &self.volumes.inner;
+        match known {
+            Some(known) => Ok(roots::look(inner, known, &roots::Looked::Listed).await?),
+            None => Ok(roots::look(inner, &Sources::default(), &roots::Looked::All).await?),
+        }
     }
 
     /// Returns the outcome of a volume's last salvage, if it had one.

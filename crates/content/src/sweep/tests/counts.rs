@@ -4,6 +4,7 @@ use super::*;
 use crate::sweep::pace::Pace;
 use crate::sweep::tally::Tally;
 use proptest::prelude::*;
+use rekindle_datastore::layer::fault;
 use rekindle_datastore::layer::meter::{self, Call, Meter, StorePart};
 use rekindle_env::sim::Host;
 
@@ -411,4 +412,70 @@ fn a_plan_tells_what_the_sweep_then_does_and_changes_nothing() {
         assert_eq!(status.bytes_freed - status.bytes_copied, plan.bytes_freed);
         check(&env, &bed.content.inner.store, &bed.vaults).await;
     });
+}
+
+#[test]
+fn a_root_that_lists_do_not_show_yet_is_heard_of_before_anything_is_deleted() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, 3).await;
+        let changes: Vec<_> = (0..20).map(|key| (key, Some(1000 + key))).collect();
+        commit(&env, &bed.content, &bed.vaults, 7, &changes).await.unwrap();
+        bed.settle().await;
+        // Another volume takes over all that one has, which goes. The lists show only that.
+        let earlier = bed.vaults.volumes.lock()[&1].0;
+        bed.vaults.stale.lock().insert(1, earlier);
+        let vault = bed.vaults.volumes.lock()[&7].clone();
+        bed.vaults.put(&bed.content, 1, vault);
+        bed.vaults.write(&bed.content, 7);
+        bed.vaults.volumes.lock().remove(&7);
+        let (_, status) = bed.sweep().await;
+        assert!(status.packs_condemned > 0 && status.packs_rescued > 0, "{status:?}");
+        check(&env, &bed.content.inner.store, &bed.vaults).await;
+    });
+}
+
+#[test]
+fn a_pack_whose_compaction_broke_off_is_read_in_its_own_place() {
+    let mut after = 0;
+    let mut has_broken_off_between = false;
+    loop {
+        let world = World::new(1, Faults::none());
+        let host = world.host("node");
+        let (env, store, config) = (host.env(), Mem::store(), small());
+        let vaults = Arc::new(Vaults::default());
+        // Each request takes a moment, in which the process may die.
+        let (slow, _) = fault::wrap(&env, store.clone(), "latency=1ms".parse().expect("a plan"));
+        let Life { content, sweeper } = live(&env, (&slow, &config), &vaults, 1);
+        world.block_on(async {
+            let first: Vec<_> = (0..30).map(|key| (key, Some(key))).collect();
+            commit(&env, &content, &vaults, 0, &first).await.unwrap();
+            sweeper.run().await.unwrap();
+            let most: Vec<_> = (0..30).filter(|key| key % 5 > 0).collect();
+            let changes: Vec<_> = most.iter().map(|key| (*key, Some(key + 100))).collect();
+            commit(&env, &content, &vaults, 0, &changes).await.unwrap();
+        });
+        let swept = world.block_on_until(Stop::Step(after), sweeper.run());
+        host.crash_process();
+        let env = host.env();
+        let life = live(&env, (&store, &config), &vaults, 2);
+        world.block_on(async {
+            let packs = packs_of(&life.content).await.unwrap();
+            let notes = crate::sweep::listing::list_notes(&life.content).await.unwrap();
+            let is_between = notes.keys().any(|pack| packs.contains_key(pack));
+            has_broken_off_between |= is_between;
+            for _ in 0..4 {
+                let status = life.sweeper.run().await.unwrap();
+                assert_eq!(status.counted_anew, None, "after {after} steps: {status:?}");
+                recount(&life.sweeper).await;
+            }
+            check(&env, &store, &vaults).await;
+        });
+        if swept.is_some() {
+            assert!(has_broken_off_between, "no crash came between a note and its pack's removal");
+            return;
+        }
+        after += 2;
+    }
 }

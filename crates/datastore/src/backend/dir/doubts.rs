@@ -35,6 +35,11 @@ fn which(meta: &Metadata) -> Which {
     (meta.ino(), meta.mtime(), meta.mtime_nsec())
 }
 
+/// Whether both are of one file with one content.
+pub(super) fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    which(one) == which(other)
+}
+
 impl Doubts {
     pub(super) fn is_doubtful(&self, key: &str) -> bool {
         self.state.lock().doubtful.contains(key)

@@ -6,20 +6,22 @@
 )]
 
 use super::direct;
-use super::doubts::Doubts;
+use super::doubts::{self, Doubts};
 use super::listing::{Listings, Walk};
 use super::packs::{OpenPacks, read_range};
 use super::reserve;
 use crate::backend::mem::version_of;
 use crate::limits::{
     DURABLE_FOLDERS_MAX, LIST_OBJECTS_MAX, LOCK_FILES, TAG_AGE_MIN, TEMPORARY_AGE_MAX,
+    TOGETHER_BYTES_MAX,
 };
-use crate::{Error, Listed, Room, Tag, Version, key};
+use crate::{Error, Got, Listed, Room, Tag, Version, key};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_env::Timestamp;
-use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
+use rustix::fs::Stat;
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -87,7 +89,7 @@ impl Folder {
         };
         let folder = open().map_err(|error| match error.kind() {
             ErrorKind::NotFound if !make => Error::Unavailable(format!(
-                "the folder {} is not there: is it mounted, and is it the store of the starts before (--store)?",
+                "the folder {} is not there: is it mounted, and is it the store of earlier starts?",
                 path.display()
             )),
             ErrorKind::AlreadyExists | ErrorKind::NotADirectory => Error::Refused(format!(
@@ -105,6 +107,10 @@ impl Folder {
 
     pub(super) fn root(&self) -> &Path {
         &self.root
+    }
+
+    pub(super) fn listings(&self) -> &Listings {
+        &self.listings
     }
 
     /// Returns what an ordinary user may still write there, less what the reserve lacks.
@@ -217,6 +223,45 @@ impl Folder {
         Ok((Bytes::from(data), version))
     }
 
+    /// Reads the objects of the first keys, and stops behind [`TOGETHER_BYTES_MAX`]. Where `get`
+    /// makes each file and its name durable, this makes the names in a folder durable by one sync:
+    /// their content was durable before they had their names.
+    pub(super) fn get_together(&self, keys: &[String], tag: [u8; 16]) -> Vec<Got> {
+        let mut seen = Vec::new();
+        let mut bytes = 0;
+        for key in keys {
+            if bytes >= TOGETHER_BYTES_MAX as u64 {
+                break;
+            }
+            let path = self.path(key);
+            let meta = fs::metadata(&path).ok().filter(|_| key::check(key).is_ok());
+            bytes += meta.as_ref().map_or(0, Metadata::len);
+            seen.push((key, path, meta));
+        }
+        let mut synced: HashMap<&Path, io::Result<()>> = HashMap::new();
+        for (key, path, meta) in &seen {
+            if meta.as_ref().is_some_and(|meta| self.doubts.is_new(key, meta)) {
+                let folder = path.parent().unwrap_or(&self.root);
+                synced.entry(folder).or_insert_with(|| (self.sync_folder)(folder));
+            }
+        }
+        let read = |(key, path, meta): &(&String, PathBuf, Option<Metadata>)| {
+            key::check(key)?;
+            if let Some(Err(error)) = path.parent().and_then(|folder| synced.get(folder)) {
+                return Err(self.not_read(key, error));
+            }
+            let meta = meta.as_ref().filter(|_| !self.doubts.is_doubtful(key));
+            match meta.map(|seen| read_seen(path, seen)) {
+                Some(Ok(Some(data))) => {
+                    let version = version_of(&data);
+                    Ok((Bytes::from(data), version))
+                }
+                _ => self.get(key, tag),
+            }
+        };
+        seen.iter().map(read).collect()
+    }
+
     pub(super) fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Error> {
         let path = self.path(key);
         self.believe_folder(path.parent().unwrap_or(&self.root))
@@ -300,18 +345,18 @@ impl Folder {
                 None => Walk::begin(&self.root, prefix, after.unwrap_or("")).map_err(not_listed)?,
             };
             while let Some(key) = walk.next(&self.root).map_err(not_listed)? {
-                match fs::metadata(self.path(&key)) {
-                    Ok(meta) => {
-                        let (length, tag) = (meta.len(), tag_of(&meta, now));
-                        found.push(Listed { key, length, tag });
-                    }
-                    Err(error) if error.kind() == ErrorKind::NotFound => walk.has_gaps = true,
-                    Err(error) => return Err(failed("look at", &self.path(&key), &error)),
+                let found_there = walk
+                    .look(&self.root, &key)
+                    .map_err(|error| failed("look at", &self.path(&key), &error))?;
+                if let Some(stat) = found_there {
+                    let length = u64::try_from(stat.st_size).unwrap_or(0);
+                    found.push(Listed { key, length, tag: tag_of(&stat, now) });
                 }
                 if found.len() >= LIST_OBJECTS_MAX {
                     break;
                 }
             }
+            walk.pause();
             match found.last() {
                 // What is gone may be away for a moment: then the next page looks for it again.
                 Some(_) if walk.has_gaps => break,
@@ -515,14 +560,26 @@ impl Folder {
     }
 }
 
+/// Reads a file, if it is the one that was seen before: one that came later may not be durable.
+fn read_seen(path: &Path, seen: &Metadata) -> io::Result<Option<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    let meta = file.metadata()?;
+    if !doubts::is_same(&meta, seen) {
+        return Ok(None);
+    }
+    let mut data = Vec::with_capacity(usize::try_from(meta.len()).unwrap_or(0));
+    file.read_to_end(&mut data)?;
+    Ok(Some(data))
+}
+
 /// Returns the tag of a file as it is at `now`; `None` while a replacement might have the same one.
-fn tag_of(meta: &fs::Metadata, now: Timestamp) -> Option<Tag> {
-    let written = i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec());
+fn tag_of(stat: &Stat, now: Timestamp) -> Option<Tag> {
+    let written = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec);
     let age = i128::from(now.0) * 1000 - written;
     if age < i128::try_from(TAG_AGE_MIN.as_nanos()).unwrap_or(i128::MAX) {
         return None;
     }
-    let parts = [written, i128::from(meta.ino()), i128::from(meta.len())];
+    let parts = [written, i128::from(stat.st_ino), i128::from(stat.st_size)];
     Some(Tag::of(parts.map(i128::to_le_bytes).as_flattened()))
 }
 

@@ -3,8 +3,9 @@
 use crate::key;
 use crate::limits::LISTINGS_MAX;
 use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Stat, statat};
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,9 @@ struct Level {
     prefix: String,
     /// In descending order: the next name is the last one.
     names: Vec<String>,
+    /// The folder, once a page has looked at a file in it. Each page opens it anew: meanwhile
+    /// another folder may have come to lie there.
+    opened: Option<File>,
 }
 
 impl Walk {
@@ -51,8 +55,37 @@ impl Walk {
             names => names?,
         };
         names.sort_unstable_by(|one, other| other.cmp(one));
-        self.levels.push(Level { prefix, names });
+        self.levels.push(Level { prefix, names, opened: None });
         Ok(())
+    }
+
+    /// Looks at the file that [`Walk::next`] has just returned; `None` if the file, or its folder,
+    /// is gone. The name is looked up in the folder itself, which costs half of a look by the path.
+    pub(super) fn look(&mut self, root: &Path, key: &str) -> io::Result<Option<Stat>> {
+        let Some(level) = self.levels.last_mut() else { return Ok(None) };
+        let mut look = || {
+            let folder = match &mut level.opened {
+                Some(folder) => folder,
+                closed => closed.insert(File::open(root.join(&level.prefix))?),
+            };
+            let name = key.strip_prefix(&level.prefix).unwrap_or(key);
+            statat(folder, name, AtFlags::empty()).map_err(io::Error::from)
+        };
+        match look() {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                self.has_gaps = true;
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a page: the next one opens its folders anew.
+    pub(super) fn pause(&mut self) {
+        self.levels.iter_mut().for_each(|level| level.opened = None);
     }
 
     /// Returns the key of the next file; `None` at the end.
@@ -93,6 +126,8 @@ struct KeptWalks {
     /// Walks that began before this one are kept no more: a listing that began later may stand at
     /// the same key, and its own walk is gone.
     oldest: u64,
+    /// Whether a task ages the walks.
+    is_aging: bool,
 }
 
 struct Open {
@@ -101,6 +136,8 @@ struct Open {
     walk: Walk,
     /// Whether several listings stand at this key.
     is_shared: bool,
+    /// Whether the walk was there at the last [`Listings::age`].
+    is_old: bool,
 }
 
 impl Listings {
@@ -134,7 +171,30 @@ impl Listings {
             kept.oldest = kept.oldest.max(gone.walk.number);
         }
         let (prefix, last) = (prefix.to_owned(), last.to_owned());
-        kept.open.push_back(Open { prefix, last, walk: latest, is_shared });
+        kept.open.push_back(Open { prefix, last, walk: latest, is_shared, is_old: false });
+    }
+
+    /// Whether the caller must see to it that the walks age: there are some, and no task does.
+    pub(super) fn need_aging(&self) -> bool {
+        let mut kept = self.kept.lock();
+        let need = !kept.open.is_empty() && !kept.is_aging;
+        kept.is_aging |= need;
+        need
+    }
+
+    /// Drops the walks that were there at the call before: listings that were given up. Whether any
+    /// are left; if not, aging ends.
+    pub(super) fn age(&self) -> bool {
+        let mut kept = self.kept.lock();
+        let (old, young): (VecDeque<Open>, VecDeque<Open>) =
+            std::mem::take(&mut kept.open).into_iter().partition(|open| open.is_old);
+        kept.open = young;
+        for open in old {
+            kept.oldest = kept.oldest.max(open.walk.number);
+        }
+        kept.open.iter_mut().for_each(|open| open.is_old = true);
+        kept.is_aging = !kept.open.is_empty();
+        kept.is_aging
     }
 }
 

@@ -10,8 +10,15 @@ static TURN: Mutex<()> = Mutex::new(());
 static BROKEN: AtomicBool = AtomicBool::new(false);
 static SYNCS: AtomicU64 = AtomicU64::new(0);
 
+/// A file that the next sync finds replaced by another one.
+static REPLACED: Mutex<Option<PathBuf>> = Mutex::new(None);
+
 fn sync(folder: &Path) -> io::Result<()> {
     SYNCS.fetch_add(1, Relaxed);
+    if let Some(path) = REPLACED.lock().take() {
+        fs::write(path.with_extension("new"), b"later")?;
+        fs::rename(path.with_extension("new"), path)?;
+    }
     if BROKEN.load(Relaxed) && !folder.ends_with("store") {
         return Err(io::Error::from_raw_os_error(5));
     }
@@ -22,6 +29,13 @@ fn open(path: &Path) -> Folder {
     BROKEN.store(false, Relaxed);
     let mut folder = Folder::open(&path.join("store"), Timestamp(0), true).unwrap();
     folder.sync_folder = sync;
+    folder
+}
+
+/// Opens the folder while it cannot be made durable.
+fn open_broken(path: &Path) -> Folder {
+    let folder = open(path);
+    BROKEN.store(true, Relaxed);
     folder
 }
 
@@ -89,6 +103,44 @@ fn the_first_look_at_a_record_in_a_life_makes_it_durable() {
         last.get_range("packs/data/a", 0..1).unwrap();
     }
     assert_eq!(SYNCS.load(Relaxed) - before, 1);
+}
+
+#[test]
+fn records_that_are_read_together_are_made_durable_by_one_sync() {
+    let _turn = TURN.lock();
+    let place = tempfile::tempdir().unwrap();
+    let other = open(place.path());
+    let keys: Vec<String> = (0..5).map(|number| format!("volumes/{number}")).collect();
+    let mut first = Vec::new();
+    for key in &keys {
+        first.push(other.create(key, key.as_bytes(), tag(1)).unwrap());
+    }
+    let folder = open(place.path());
+    let read = |folder: &Folder| {
+        let before = SYNCS.load(Relaxed);
+        let found = folder.get_together(&keys, tag(2));
+        assert_eq!(found.len(), 5);
+        (found, SYNCS.load(Relaxed) - before)
+    };
+    let (found, syncs) = read(&folder);
+    assert_eq!(syncs, 1, "their writer may have died after the rename");
+    for (key, got) in keys.iter().zip(found) {
+        assert_eq!(got.unwrap().0, key.as_bytes());
+    }
+    // A file that came after the sync had begun takes one of its own.
+    *REPLACED.lock() = Some(folder.path(&keys[3]));
+    let (found, syncs) = read(&folder);
+    assert_eq!((found[3].as_ref().unwrap().0.as_ref(), syncs), (&b"later"[..], 2));
+    folder.get(&keys[1], tag(4)).unwrap();
+    let (found, _) = read(&open_broken(place.path()));
+    assert!(found.iter().all(|got| matches!(got, Err(Error::Unavailable(_)))), "{found:?}");
+    // A write of its own whose name may not be durable is written anew.
+    assert!(folder.replace(&keys[1], b"2", &first[1], tag(3)).is_err());
+    BROKEN.store(false, Relaxed);
+    let ino = || fs::metadata(folder.path(&keys[1])).unwrap().ino();
+    let seen = ino();
+    assert_eq!(read(&folder).0[1].as_ref().unwrap().0, "2");
+    assert_ne!(ino(), seen, "it was written anew");
 }
 
 #[test]
@@ -203,6 +255,12 @@ fn a_walk_that_another_listing_has_taken_is_not_replaced_by_one_that_began_earli
     let (early, late) = (walk(), walk());
     listings.keep("nodes/", "nodes/1", late);
     (0..LISTINGS_MAX).for_each(|number| listings.keep("nodes/", &number.to_string(), walk()));
+    listings.keep("nodes/", "nodes/1", early);
+    assert!(listings.take("nodes/", "nodes/1").is_none());
+    // Nor by one that was given up.
+    let (early, late) = (walk(), walk());
+    listings.keep("nodes/", "nodes/1", late);
+    assert!(listings.age() && !listings.age());
     listings.keep("nodes/", "nodes/1", early);
     assert!(listings.take("nodes/", "nodes/1").is_none());
 }
