@@ -13,7 +13,7 @@ Examples:
 A node that was started with `up --advertise ADDR`, over a store that all nodes
 share, keeps copies of its log on other nodes. A volume asks for them with
 `volume create --copies N`. When a host is lost, a holder of its copies takes
-its node over within two seconds or so, and serves its volumes.
+its node over about a second later, and serves its volumes.
 
 NODE is a name, an id, or the beginning of an id.")]
 pub enum Cluster {
@@ -91,7 +91,7 @@ Example:
 What a silent node meets by itself, by your word: before you switch its host
 off, say. If it is well, it is replaced: it acknowledges nothing more, its
 clients are disconnected, and find its volumes at the addresses of this daemon.
-They wait for two seconds or so.")]
+They wait for a second or so.")]
 pub struct TakeOver {
     /// The node
     pub node: String,
