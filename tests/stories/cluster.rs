@@ -444,3 +444,30 @@ fn holders_that_cannot_be_reached_are_told() -> Result<()> {
     check(&hosts.hosts[0], "alone", 2, 0..64)?;
     hosts.end(&[])
 }
+
+#[test]
+fn a_volume_that_gets_copies_later_survives_its_host() -> Result<()> {
+    let mut hosts = Hosts::new("cl-set", 2)?;
+    let mut promises = Promises::new(2048);
+    hosts.hosts[0].create("disk", "8M", &[])?;
+    write_for(&mut promises, &hosts.hosts[0], "disk", Duration::from_millis(300))?;
+    let set = ["volume", "set", "disk", "--copies", "1"];
+    let client = NbdClient::connect(&hosts.hosts[0].socket(), "disk")?;
+    refusal(hosts.hosts[0].cli(&set), "client")?;
+    drop(client);
+    let mut done = None;
+    wait_until("the client to be gone", || {
+        done = hosts.hosts[0].cli(&set).ok();
+        done.is_some()
+    })?;
+    let shown = done.context("a volume")?;
+    ensure!(shown["copies"] == 1 && shown["policy"] == "back", "{shown}");
+    refusal(hosts.hosts[1].cli(&["volume", "set", "disk", "--copies", "0"]), "one")?;
+    refusal(hosts.hosts[0].cli(&["volume", "set", "disk", "--copies", "4"]), "4")?;
+    write_for(&mut promises, &hosts.hosts[0], "disk", Duration::from_millis(300))?;
+    let node = hosts.node(0)?;
+    hosts.lose(0)?;
+    hosts.wait_for_guest(1, &node)?;
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    hosts.end(&[0])
+}

@@ -58,10 +58,10 @@ pub const KNOCK_AFTER: Duration = Duration::from_millis(250);
 /// Longest time for that connection.
 pub const KNOCK_TIME_MAX: Duration = Duration::from_millis(200);
 /// Silence of an owner after which a holder suspects it, if a process may be there. A process on a
-/// loaded host may get no time of a core for some hundred milliseconds: at a load of 11 on two
-/// cores, an owner that was well was silent for more than 350 ms. A false alarm is safe, and it
-/// ends the sessions of all clients.
-pub const SUSPECT_AFTER: Duration = Duration::from_secs(1);
+/// loaded host may get no time of a core for long: at a load of 8 on two cores, an owner that was
+/// well was silent for more than a second. A false alarm is safe, and it makes all of the owner's
+/// clients wait.
+pub const SUSPECT_AFTER: Duration = Duration::from_millis(1500);
 /// Further patience of each later holder, in the record's order, with a silent owner.
 pub const TURN: Duration = Duration::from_millis(250);
 /// Silence of an owner after which a holder takes over although another holder hears the owner.

@@ -25,6 +25,7 @@ pub use format::{Account, FORMATS, Outcome};
 pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
 pub use manage::hand_over::{Confirm, Moved};
 pub use manage::reap::Reaped;
+pub use manage::set::WriteSettings;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
@@ -47,6 +48,7 @@ use manage::reap;
 use manage::remove;
 use manage::rename;
 use manage::roots;
+use manage::set;
 use manage::trash;
 use manage::versions;
 use registry::Inner;
@@ -189,6 +191,14 @@ impl Volumes {
         let name = name.to_owned();
         let work = move |inner| async move { rename::resize(&inner, &name, size, shrink).await };
         self.run("volume-resize", work).await
+    }
+
+    /// Gives a volume without clients other settings. All that it has acknowledged reaches the store
+    /// first.
+    pub async fn set(&self, name: &str, settings: WriteSettings) -> Result<Info, Error> {
+        let name = name.to_owned();
+        let work = move |inner| async move { set::set(&inner, &name, settings).await };
+        self.run("volume-set", work).await
     }
 
     /// Moves a volume of this node to another one, while its clients go on: see

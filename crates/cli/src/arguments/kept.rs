@@ -1,7 +1,8 @@
-//! The versions, the trash, the name and the size of a volume.
+//! The versions, the trash, the name, the size and the settings of a volume.
 
 use crate::parse;
 use clap::Args;
+use rekindle_staging::{Ack, MissingCopy, Policy};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  rekindle volume rename vm1 mail")]
@@ -31,6 +32,37 @@ pub struct Resize {
     /// Also smaller than it is
     #[arg(long)]
     pub shrink: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle volume set vm1 --copies 1
+  rekindle volume set vm1 --policy through --copies 0
+  rekindle volume set vm1 --ack memory
+
+What the volume has acknowledged goes to the store first. What is not named
+stays as it is.")]
+#[command(group = clap::ArgGroup::new("settings").required(true).multiple(true))]
+pub struct Set {
+    /// The volume; no client may be using it
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// After what a write is acknowledged: back = the log has it, through and uncached = the store
+    /// has it
+    #[arg(long, group = "settings", value_parser = parse::policy())]
+    pub policy: Option<Policy>,
+    /// What `back` asks of the log: flash = synced to flash, memory = in memory that outlives the
+    /// process
+    #[arg(long, group = "settings", value_parser = parse::ack())]
+    pub ack: Option<Ack>,
+    /// Copies on other nodes that a write waits for, with policy back: see `rekindle cluster`
+    #[arg(long, group = "settings", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub copies: Option<u8>,
+    /// What writes do while there are fewer copies: step-down = wait for the store instead, stall =
+    /// wait for the copies
+    #[arg(long, group = "settings", value_parser = parse::missing_copy())]
+    pub on_missing_copy: Option<MissingCopy>,
 }
 
 #[derive(Debug, Args)]

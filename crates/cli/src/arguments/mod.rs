@@ -15,7 +15,7 @@ pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
 pub use cluster::Cluster;
 pub use drill::{Attach, Drill, Failover, How, Restart};
-pub use kept::{Purge, Rename, Resize, Restore, Rollback};
+pub use kept::{Purge, Rename, Resize, Restore, Rollback, Set};
 pub use lab::Lab;
 pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,

@@ -1,6 +1,6 @@
 //! `volume` and `map`: disks.
 
-use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback};
+use super::{Export, Import, Purge, Rename, Resize, Restore, Rollback, Set};
 use crate::parse;
 use clap::{Args, Subcommand};
 use rekindle_staging::{Ack, MissingCopy, Policy};
@@ -46,6 +46,8 @@ Examples:
     Rename(Rename),
     /// Give a volume another size
     Resize(Resize),
+    /// Change when the writes of a volume are acknowledged: its policy, and its copies
+    Set(Set),
     /// List the earlier contents of a volume that are kept: the last day, at falling density
     #[command(after_help = "Example:\n  rekindle volume versions vm1")]
     Versions(Named),

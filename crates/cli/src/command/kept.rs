@@ -1,7 +1,8 @@
-//! `rekindle volume rename|resize|versions|rollback|trash|restore|purge`.
+//! `rekindle volume rename|resize|set|versions|rollback|trash|restore|purge`.
 
 use super::client;
-use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback};
+use super::volume::policy as shown_policy;
+use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback, Set};
 use crate::client::{Client, volume_path};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
@@ -9,7 +10,7 @@ use rekindle_front::http::api::Volume;
 use rekindle_front::uri::escape;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
-use rekindle_volume::{TrashedVolume, VolumeVersion};
+use rekindle_volume::{TrashedVolume, VolumeVersion, WriteSettings};
 use serde_json::{Value, json};
 
 pub fn rename(common: &Common, request: &Rename) -> Outcome {
@@ -28,6 +29,15 @@ pub fn resize(common: &Common, request: &Resize) -> Outcome {
         _ => "; those who use it see that when they connect anew",
     };
     common.told(&volume, &format!("volume '{}' has {size} now{anew}", volume.name));
+    Ok(())
+}
+
+pub fn set(common: &Common, request: &Set) -> Outcome {
+    let Set { policy, ack, copies, on_missing_copy, .. } = *request;
+    let body = json!(WriteSettings { policy, ack, copies, on_missing_copy });
+    let volume: Volume = client(common)?.post(&volume_path(&request.name, "/settings"), &body)?;
+    let policy = shown_policy(&volume);
+    common.told(&volume, &format!("volume '{}' has policy {policy} now", volume.name));
     Ok(())
 }
 

@@ -26,6 +26,7 @@ pub fn run(common: &Common, request: &Request) -> Outcome {
         Request::Purge(named) => kept::purge(common, named),
         Request::Rename(rename) => kept::rename(common, rename),
         Request::Resize(resize) => kept::resize(common, resize),
+        Request::Set(set) => kept::set(common, set),
         Request::Versions(named) => kept::versions(common, named),
         Request::Rollback(rollback) => kept::rollback(common, rollback),
         Request::Import(import) => crate::transfer::import(common, import),
@@ -99,7 +100,7 @@ pub fn print_list(volumes: &[Volume]) {
 }
 
 /// Returns the policy, with the copies that a write waits for: `back+1`.
-fn policy(volume: &Volume) -> String {
+pub(super) fn policy(volume: &Volume) -> String {
     let copies = (volume.copies > 0).then(|| format!("+{}", volume.copies));
     word(volume.policy) + &copies.unwrap_or_default()
 }

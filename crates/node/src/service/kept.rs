@@ -3,7 +3,7 @@
 use super::Service;
 use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use rekindle_front::http::api::{Answer, Volume};
-use rekindle_volume::{TrashedVolume, VolumeVersion};
+use rekindle_volume::{TrashedVolume, VolumeVersion, WriteSettings};
 
 impl Keep for Service {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
@@ -19,6 +19,13 @@ impl Keep for Service {
         Box::pin(async move {
             let node = self.reachable_of(name).await?;
             Ok(self.words(node.volumes.resize(name, request.size, request.shrink).await?))
+        })
+    }
+
+    fn set_volume<'a>(&'a self, name: &'a str, settings: WriteSettings) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let node = self.reachable_of(name).await?;
+            Ok(self.words(node.volumes.set(name, settings).await?))
         })
     }
 

@@ -11,10 +11,10 @@ use rekindle_base::units::format_size;
 use rekindle_staging::{Policy, REPLICAS_MAX, Vault};
 use std::sync::Arc;
 
-/// Refuses a size that no volume of any kind has. The error says what is possible.
-fn check_copies(spec: &Spec) -> Result<(), Error> {
+/// Refuses copies that no volume can have. The error says what is possible.
+pub(crate) fn check_copies(policy: Policy, copies: u8) -> Result<(), Error> {
     let invalid = |what: String| Err(Error::Invalid(what));
-    match (spec.policy, usize::from(spec.copies)) {
+    match (policy, usize::from(copies)) {
         (_, 0) => Ok(()),
         (Policy::Back, 1..=REPLICAS_MAX) => Ok(()),
         (Policy::Back, copies) => invalid(format!(
@@ -28,6 +28,7 @@ fn check_copies(spec: &Spec) -> Result<(), Error> {
     }
 }
 
+/// Refuses a size that no volume of any kind has. The error says what is possible.
 pub(crate) fn check_size(size: u64) -> Result<(), Error> {
     let invalid = |what: String| Err(Error::Invalid(what));
     if size == 0 {
@@ -51,7 +52,7 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
     rekindle_base::names::check_new(&spec.name).map_err(|bad| Error::Invalid(bad.to_string()))?;
     let kind = inner.kinds.wanted(&spec.kind)?;
     check_size(spec.size)?;
-    check_copies(&spec)?;
+    check_copies(spec.policy, spec.copies)?;
     let body = kind.create(spec.size, &spec.settings).map_err(Error::Invalid)?;
     if inner.is_stopping() {
         return Err(Error::Stopping);

@@ -15,5 +15,6 @@ pub(crate) mod rename;
 pub(crate) mod rest;
 pub(crate) mod rested;
 pub(crate) mod roots;
+pub(crate) mod set;
 pub(crate) mod trash;
 pub(crate) mod versions;

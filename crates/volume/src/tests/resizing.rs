@@ -1,10 +1,12 @@
-//! Tests of another size for a volume.
+//! Tests of another size, and of other settings, for a volume.
 
 use super::bed::{Bed, SIZE, kind, read, spec, write};
 use crate::*;
 use rekindle_base::Kind;
 use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Policy;
 
 #[test]
 fn a_volume_grows_in_service_and_clients_see_it_when_they_come_anew() {
@@ -66,5 +68,67 @@ fn a_volume_shrinks_only_when_told_so_and_what_was_cut_off_is_an_earlier_version
         bed.volumes.rollback("vm1", &versions[0].version, false).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         assert_eq!(read(&handle, SIZE - 4, 4).await, b"tail");
+    });
+}
+
+#[test]
+fn other_settings_come_with_a_generation_and_after_all_that_was_acknowledged() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    let copies = |copies| WriteSettings { copies: Some(copies), ..WriteSettings::default() };
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"data").await.unwrap();
+        let held = bed.volumes.set("vm1", copies(1)).await;
+        assert_eq!(kind(held), Kind::Conflict, "a client holds it");
+        drop(handle);
+        for (settings, why) in [
+            (WriteSettings::default(), "no setting"),
+            (copies(9), "too many"),
+            (WriteSettings { policy: Some(Policy::Through), ..copies(1) }, "leave them out"),
+        ] {
+            let refused = bed.volumes.set("vm1", settings).await.unwrap_err().to_string();
+            assert!(refused.contains(why), "{refused}");
+        }
+        let before = bed.vault("vm1").await;
+        bed.volumes.set("vm1", copies(0)).await.unwrap();
+        assert_eq!(bed.vault("vm1").await.generation, before.generation, "nothing has changed");
+        let through = WriteSettings { policy: Some(Policy::Through), ..WriteSettings::default() };
+        assert_eq!(bed.volumes.set("vm1", through).await.unwrap().vault.policy, Policy::Through);
+        let after = bed.vault("vm1").await;
+        assert_eq!(after.generation, before.generation.next());
+        assert_eq!(after.begins, after.checkpoint);
+        assert!(after.checkpoint > before.checkpoint, "the store has the write");
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(read(&handle, 0, 4).await, b"data");
+        write(&handle, 4, b"more").await.unwrap();
+    });
+    // The log of the dead process has nothing that counts under the new settings.
+    world.crash_process();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(handle.vault().policy, Policy::Through);
+        assert_eq!(read(&handle, 0, 8).await, b"datamore");
+    });
+}
+
+#[test]
+fn settings_of_a_volume_whose_changes_the_store_does_not_take_stay_as_they_are() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"data").await.unwrap();
+        drop(handle);
+        bed.faults.set("gone=1h".parse().unwrap());
+        let through = WriteSettings { policy: Some(Policy::Through), ..WriteSettings::default() };
+        assert!(bed.volumes.set("vm1", through).await.is_err());
+        bed.faults.set(Plan::default());
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        assert_eq!(handle.vault().policy, Policy::Back);
+        assert_eq!(read(&handle, 0, 4).await, b"data");
     });
 }

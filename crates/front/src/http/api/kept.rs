@@ -1,8 +1,8 @@
-//! The vocabulary of what is kept of a volume (earlier versions, the trash), and of its name and
-//! size.
+//! The vocabulary of what is kept of a volume (earlier versions, the trash), and of its name, size
+//! and settings.
 
 use super::{Answer, Volume};
-use rekindle_volume::{TrashedVolume, VolumeVersion};
+use rekindle_volume::{TrashedVolume, VolumeVersion, WriteSettings};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,6 +12,8 @@ pub trait Keep: Send + Sync + 'static {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume>;
     /// Gives a volume another size.
     fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume>;
+    /// Gives a volume other settings.
+    fn set_volume<'a>(&'a self, name: &'a str, settings: WriteSettings) -> Answer<'a, Volume>;
     /// Lists earlier contents of a volume, the newest first.
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>>;
     /// Goes back to an earlier content.

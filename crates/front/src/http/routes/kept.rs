@@ -1,4 +1,4 @@
-//! Handlers for versions and the trash, and for the name and size of a volume.
+//! Handlers for versions and the trash, and for the name, size and settings of a volume.
 
 use super::{Answered, App};
 use crate::http::api::kept::{Rename, Resize, Restore, Rollback};
@@ -8,13 +8,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::routing::{MethodRouter, delete, get, post};
-use rekindle_volume::{TrashedVolume, VolumeVersion};
+use rekindle_volume::{TrashedVolume, VolumeVersion, WriteSettings};
 
 /// Returns the routes of this file.
-pub(super) fn table() -> [(Method, &'static str, MethodRouter<App>); 7] {
+pub(super) fn table() -> [(Method, &'static str, MethodRouter<App>); 8] {
     [
         (Method::POST, "/api/v1/volumes/{name}/rename", post(rename_volume)),
         (Method::POST, "/api/v1/volumes/{name}/resize", post(resize_volume)),
+        (Method::POST, "/api/v1/volumes/{name}/settings", post(set_volume)),
         (Method::GET, "/api/v1/volumes/{name}/versions", get(versions)),
         (Method::POST, "/api/v1/volumes/{name}/rollback", post(rollback_volume)),
         (Method::GET, "/api/v1/trash", get(trash)),
@@ -46,6 +47,19 @@ pub(crate) async fn resize_volume(
     Body(request): Body<Resize>,
 ) -> Answered<Volume> {
     app.api.resize_volume(&name, request).await.map(Json)
+}
+
+/// Gives a volume that no client uses other settings. What it has acknowledged reaches the store
+/// first.
+#[utoipa::path(post, path = "/api/v1/volumes/{name}/settings", request_body = WriteSettings,
+    params(("name" = String, Path, description = "Its name.")),
+    responses((status = 200, body = Volume, description = "The volume.")))]
+pub(crate) async fn set_volume(
+    State(app): State<App>,
+    Piece(name): Piece,
+    Body(settings): Body<WriteSettings>,
+) -> Answered<Volume> {
+    app.api.set_volume(&name, settings).await.map(Json)
 }
 
 /// Lists the kept earlier contents of a volume, the newest first.

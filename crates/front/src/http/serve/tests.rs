@@ -4,7 +4,9 @@ use super::*;
 use crate::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
 use crate::http::api::*;
 use rekindle_env::sim::{Faults, World};
-use rekindle_volume::{Account, Salvage, StopProgress, TrashedVolume, VolumeVersion};
+use rekindle_volume::{
+    Account, Salvage, StopProgress, TrashedVolume, VolumeVersion, WriteSettings,
+};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -30,6 +32,12 @@ impl Keep for Fake {
     }
     fn resize_volume<'a>(&'a self, name: &'a str, request: Resize) -> Answer<'a, Volume> {
         Box::pin(async move { Ok(Volume { size: request.size, ..known(name)? }) })
+    }
+    fn set_volume<'a>(&'a self, name: &'a str, settings: WriteSettings) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let volume = known(name)?;
+            Ok(Volume { copies: settings.copies.unwrap_or(volume.copies), ..volume })
+        })
     }
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>> {
         Box::pin(async move {
