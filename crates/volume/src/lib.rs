@@ -193,8 +193,8 @@ impl Volumes {
         self.run("volume-resize", work).await
     }
 
-    /// Gives a volume without clients other settings. All that it has acknowledged reaches the store
-    /// first.
+    /// Gives a volume without clients other settings. All that it has acknowledged reaches the
+    /// store first.
     pub async fn set(&self, name: &str, settings: WriteSettings) -> Result<Info, Error> {
         let name = name.to_owned();
         let work = move |inner| async move { set::set(&inner, &name, settings).await };

@@ -1,7 +1,6 @@
 //! `rekindle volume rename|resize|set|versions|rollback|trash|restore|purge`.
 
 use super::client;
-use super::volume::policy as shown_policy;
 use crate::arguments::{Common, Named, Purge, Rename, Resize, Restore, Rollback, Set};
 use crate::client::{Client, volume_path};
 use rekindle_base::Kind;
@@ -36,8 +35,12 @@ pub fn set(common: &Common, request: &Set) -> Outcome {
     let Set { policy, ack, copies, on_missing_copy, .. } = *request;
     let body = json!(WriteSettings { policy, ack, copies, on_missing_copy });
     let volume: Volume = client(common)?.post(&volume_path(&request.name, "/settings"), &body)?;
-    let policy = shown_policy(&volume);
-    common.told(&volume, &format!("volume '{}' has policy {policy} now", volume.name));
+    let told = format!(
+        "the settings of volume '{}' are changed\nnext: rekindle volume show {}",
+        volume.name,
+        output::quoted(&volume.name)
+    );
+    common.told(&volume, &told);
     Ok(())
 }
 

@@ -100,7 +100,7 @@ pub fn print_list(volumes: &[Volume]) {
 }
 
 /// Returns the policy, with the copies that a write waits for: `back+1`.
-pub(super) fn policy(volume: &Volume) -> String {
+fn policy(volume: &Volume) -> String {
     let copies = (volume.copies > 0).then(|| format!("+{}", volume.copies));
     word(volume.policy) + &copies.unwrap_or_default()
 }
