@@ -63,6 +63,8 @@ pub(crate) const FREED_MAX: usize = 1024;
 pub const REPLICAS_MAX: usize = 3;
 /// Most bytes of one call to a replica.
 pub const COPY_BYTES_MAX: u32 = 1 << 20;
+/// Ends of batches that are kept of a segment, to tell how much of a copy counts.
+pub(crate) const BATCHES_KEPT: usize = 4096;
 /// Longest wait for a replica's answer to one call.
 pub const COPY_TIME_MAX: std::time::Duration = std::time::Duration::from_secs(5);
 /// Failed calls to open one segment at a replica before a sync looks at all segments again.

@@ -24,7 +24,8 @@
 
 use crate::format::{EntryHeader, FOOT_BYTES, Foot, Kind, SegmentHeader};
 use crate::limits::{
-    COPY_BYTES_MAX, COPY_REFUSALS_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX, FREED_MAX,
+    BATCHES_KEPT, COPY_BYTES_MAX, COPY_REFUSALS_MAX, COPY_RETRY_MAX, COPY_RETRY_MIN, COPY_TIME_MAX,
+    FREED_MAX,
 };
 use crate::progress::Copied;
 use crate::segment::Segment;
@@ -154,6 +155,8 @@ impl NewSegment {
 /// The copies of a log.
 pub(crate) struct Copiers {
     env: Env,
+    /// Most bytes of one call to a replica.
+    bytes_at_once: u32,
     copiers: RwLock<Vec<Arc<Copier>>>,
     /// Count of the copiers, so that a log without any takes no lock.
     count: AtomicUsize,
@@ -173,7 +176,32 @@ struct Tracked {
     opening: u32,
     /// The bytes up to here are certified.
     end: u32,
+    /// The ends of batches up to there, ascending: the last ones, and none once it is sealed.
+    batches: Vec<u32>,
     sealed: bool,
+}
+
+impl Tracked {
+    /// Notes that a batch which ends there is certified.
+    fn extend(&mut self, end: u32) {
+        if end > self.end {
+            self.end = end;
+            if self.batches.len() >= BATCHES_KEPT {
+                self.batches.drain(..BATCHES_KEPT / 2);
+            }
+            self.batches.push(end);
+        }
+    }
+
+    /// The end of the last batch, or of the opening, within the first `bytes`. A taker reads whole
+    /// batches: of one whose end it lacks, nothing counts.
+    fn whole(&self, bytes: u32) -> u32 {
+        if bytes >= self.end {
+            return self.end;
+        }
+        let within = self.batches.partition_point(|end| *end <= bytes);
+        within.checked_sub(1).map_or(self.opening, |last| self.batches[last])
+    }
 }
 
 struct Copier {
@@ -368,9 +396,10 @@ enum Work {
 }
 
 impl Copiers {
-    pub(crate) fn new(env: &Env) -> Copiers {
+    pub(crate) fn new(env: &Env, bytes_at_once: u32) -> Copiers {
         Copiers {
             env: env.clone(),
+            bytes_at_once: bytes_at_once.clamp(1, COPY_BYTES_MAX),
             copiers: RwLock::default(),
             count: AtomicUsize::new(0),
             trail: Mutex::default(),
@@ -438,7 +467,7 @@ impl Copiers {
     /// Notes that a segment is certified up to `end`.
     pub(crate) fn extend(&self, segment: SegmentId, end: u32) {
         if let Some(tracked) = self.trail.lock().get_mut(&segment) {
-            tracked.end = tracked.end.max(end);
+            tracked.extend(end);
         }
         self.wake();
     }
@@ -447,6 +476,7 @@ impl Copiers {
     pub(crate) fn seal(&self, segment: SegmentId) {
         if let Some(tracked) = self.trail.lock().get_mut(&segment) {
             tracked.sealed = true;
+            tracked.batches = Vec::new();
         }
         self.wake();
     }
@@ -537,7 +567,7 @@ impl Copiers {
         if is_syncing && is_head && next.is_none() {
             // The newest head names nothing that has left the log.
             let kept = trail.range(..id).map(|(kept, _)| *kept).collect();
-            let position = tracked.base.unwrap_or_default() + u64::from(copied.min(tracked.end));
+            let position = tracked.base.unwrap_or_default() + u64::from(tracked.whole(copied));
             return Some(Work::Keep { head: id, kept, position });
         }
         if let Some(&(freed, after)) = state.freed.front().filter(|_| !is_syncing)
@@ -546,8 +576,8 @@ impl Copiers {
             return Some(Work::Free(freed));
         }
         if copied < tracked.end {
-            let end = tracked.end.min(copied.saturating_add(COPY_BYTES_MAX));
-            let position = tracked.base.map(|base| base + u64::from(end));
+            let end = tracked.end.min(copied.saturating_add(self.bytes_at_once));
+            let position = tracked.base.map(|base| base + u64::from(tracked.whole(end)));
             return Some(Work::Copy { segment, start: copied, end, position });
         }
         // The head behind a segment that is sealed is there.
@@ -630,7 +660,7 @@ async fn follow(env: Env, copies: Arc<Copiers>, copier: Arc<Copier>) {
 
 fn tracked(segment: &Arc<Segment>) -> Tracked {
     let segment = Arc::downgrade(segment);
-    Tracked { segment, base: None, opening: 0, end: 0, sealed: false }
+    Tracked { segment, base: None, opening: 0, end: 0, batches: Vec::new(), sealed: false }
 }
 
 /// Calls the replica; of an opening, returns the count of bytes that it has.

@@ -8,8 +8,8 @@ use crate::head::Head;
 use crate::inner::{Inner, Parts};
 use crate::inventory::{Inventory, LostSegment, Recovery};
 use crate::limits::{
-    REPLICAS_MAX, RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX, SEGMENTS_MIN,
-    SLOTS_MIN, STATISTICS_MAX,
+    COPY_BYTES_MAX, REPLICAS_MAX, RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX,
+    SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX,
 };
 use crate::machine::history::History;
 use crate::machine::table::Table;
@@ -38,6 +38,7 @@ pub struct Discovery {
     was_closed: bool,
     newest_life: Option<Incarnation>,
     replicas: Vec<Arc<dyn Replica>>,
+    copy_bytes: u32,
 }
 
 /// Finds the log of `config`, with `arena` for its open segments.
@@ -98,6 +99,7 @@ pub(crate) async fn find(
         was_closed,
         newest_life: found.map(|(life, _)| life),
         replicas: Vec::new(),
+        copy_bytes: COPY_BYTES_MAX,
     })
 }
 
@@ -157,6 +159,13 @@ impl Discovery {
         Discovery { replicas, ..self }
     }
 
+    /// Bounds one call to a replica to so many bytes; by default `limits::COPY_BYTES_MAX`, which is
+    /// the most.
+    #[must_use]
+    pub fn with_copy_bytes(self, copy_bytes: u32) -> Self {
+        Discovery { copy_bytes, ..self }
+    }
+
     /// Opens a new head and makes it durable; the log begins there. No other life of the log may
     /// have had `incarnation`, in any folder: the caller has recorded it outside the log by now.
     pub async fn open(self, incarnation: Incarnation) -> Result<(Log, Opened), Error> {
@@ -168,7 +177,7 @@ impl Discovery {
         let strays = scan.unreadable.iter().map(|(file, _)| *file);
         let strays = strays.filter(|file| !named(file)).collect();
         let class = u32::try_from(self.replicas.len()).expect("at most REPLICAS_MAX");
-        let copies = Arc::new(Copiers::new(&env));
+        let copies = Arc::new(Copiers::new(&env, self.copy_bytes));
         let (head, old) = starting.open_new_head(incarnation, class).await?;
         env.boot_phase("new-head", Some("log"), watch);
         let Starting { table, pool, unread, .. } = starting;

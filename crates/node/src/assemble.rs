@@ -272,7 +272,8 @@ impl Node {
             }
             None => Vec::new(),
         };
-        let (log, opened) = log.with_replicas(replicas).open(incarnation).await?;
+        let (log, opened) =
+            log.with_replicas(replicas).with_copy_bytes(scale.copy_bytes).open(incarnation).await?;
         let landed = Landed { incarnation, nonce: attempt.nonce };
         note::note_start(env, &keeper, landed, &log, opened.is_absent);
         phases.done("log");

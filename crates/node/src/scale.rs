@@ -4,6 +4,7 @@ use crate::limits;
 use rekindle_base::limits::SEGMENT_BYTES;
 use rekindle_cluster::machine::Pace;
 use rekindle_content::sweep::Options;
+use rekindle_log::limits::COPY_BYTES_MAX;
 use std::time::Duration;
 
 /// Sizes and times that no user sets: by default the daemon's, small ones in a simulation.
@@ -31,6 +32,8 @@ pub struct Scale {
     pub sweep: Options,
     /// Times of the fence.
     pub pace: Pace,
+    /// Most bytes of the log that a holder gets at once.
+    pub copy_bytes: u32,
     /// Whether peers speak without TLS, whose random numbers are none of a simulation's.
     pub plain_peers: bool,
 }
@@ -49,6 +52,7 @@ impl Default for Scale {
             sweep_agree: limits::SWEEP_AGREE_INTERVAL,
             sweep: Options::default(),
             pace: Pace::default(),
+            copy_bytes: COPY_BYTES_MAX,
             plain_peers: false,
         }
     }

@@ -174,6 +174,8 @@ impl Setup {
             sweep_look: self.looks,
             sweep_agree: self.looks,
             sweep: self.sweep,
+            // Less than many a batch has.
+            copy_bytes: 10_000,
             plain_peers: true,
             ..Scale::default()
         }

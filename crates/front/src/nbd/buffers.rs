@@ -213,6 +213,8 @@ pub(super) struct Output {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
+    /// Whether the stream may hold bytes back that it has taken: one with encryption does.
+    unflushed: bool,
     spare: Spare,
 }
 
@@ -241,6 +243,7 @@ impl Output {
             bytes: vec![0; BUFFER_BYTES],
             start: 0,
             end: 0,
+            unflushed: false,
             spare: Spare::default(),
         }
     }
@@ -257,8 +260,9 @@ impl Output {
         &self.bytes[self.start..self.end]
     }
 
+    /// Whether nothing is left to send, or to flush.
     pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && !self.unflushed
     }
 
     /// Whether any buffer exceeds the share of an idle session.
@@ -334,7 +338,8 @@ impl Output {
         (self.start, self.end) = (0, unsent);
     }
 
-    /// Sends as much as the stream takes; returns how many bytes that was.
+    /// Sends as much as the stream takes; returns how many bytes that was. Behind the last reply,
+    /// the stream is flushed.
     pub(super) fn poll_send<S: AsyncWrite + Unpin + ?Sized>(
         &mut self,
         context: &mut Context<'_>,
@@ -353,6 +358,7 @@ impl Output {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
                 Poll::Ready(Ok(count)) => {
                     self.is_sent(count);
+                    self.unflushed = true;
                     total += count;
                 }
                 Poll::Ready(Err(error)) => return Err(error),
@@ -362,6 +368,12 @@ impl Output {
         (self.start, self.end) = (0, 0);
         if self.bytes.len() > BUFFER_BYTES_KEPT {
             self.bytes = vec![0; BUFFER_BYTES];
+        }
+        if self.unflushed
+            && let Poll::Ready(flushed) = Pin::new(stream).poll_flush(context)
+        {
+            flushed?;
+            self.unflushed = false;
         }
         Ok(total)
     }

@@ -2,6 +2,7 @@
 
 use super::{ARENA, NODE, SEGMENT, append, config, recovered, volume, world};
 use crate::format::{Kind, SegmentHeader};
+use crate::limits::COPY_BYTES_MAX;
 use crate::walk::walk;
 use crate::{Config, Error, Log, Media, NewSegment, Position, Replica};
 use parking_lot::Mutex;
@@ -297,10 +298,15 @@ async fn open(env: &Env, holders: &[Arc<Holder>]) -> Log {
 
 /// Opens the log in its folder as the start with this number.
 async fn begin(env: &Env, holders: &[Arc<Holder>], life: u64) -> Log {
+    begin_with(env, holders, life, COPY_BYTES_MAX).await
+}
+
+async fn begin_with(env: &Env, holders: &[Arc<Holder>], life: u64, copy_bytes: u32) -> Log {
     let arena = Arena::open_sized(env, Path::new(ARENA), NODE, 4, SEGMENT).expect("memory");
     let found = Log::find(env, arena, config(8), true, None).await.expect("a folder");
     let replicas = holders.iter().map(|holder| holder.clone() as Arc<dyn Replica>).collect();
-    found.with_replicas(replicas).open(Incarnation(life)).await.expect("it opens").0
+    let found = found.with_replicas(replicas).with_copy_bytes(copy_bytes);
+    found.open(Incarnation(life)).await.expect("it opens").0
 }
 
 async fn reaches(env: &Env, log: &Log, media: Media, position: Position) -> bool {
@@ -605,13 +611,17 @@ fn after_each_call_the_copies_alone_are_a_log_with_everything_that_was_acknowled
         let history = world.block_on(async {
             let env = world.env();
             let mut random = Random::new(seed);
-            let manner = [Manner::Well, Manner::Failing, Manner::Slow][seed as usize % 3];
+            // Short pieces end amid batches. Of many calls in a row one fails.
+            let (manner, copy_bytes) =
+                [(Manner::Well, 1500), (Manner::Failing, COPY_BYTES_MAX), (Manner::Slow, 1500)]
+                    [seed as usize % 3];
             let holder = Holder::new(&env, manner);
             holder.state.lock().history = Some(Vec::new());
             let mut last = 0;
             // Lives that end well, and lives that are killed.
             for life in 1..=4 {
-                let log = begin(&env, std::slice::from_ref(&holder), life).await;
+                let holders = std::slice::from_ref(&holder);
+                let log = begin_with(&env, holders, life, copy_bytes).await;
                 let next = last + 20 + random.below(40);
                 work(&env, &log, &holder, &mut random, (last + 1, next)).await;
                 last = next;

@@ -146,3 +146,50 @@ fn output_is_sent_in_order_and_memory_is_given_back() {
     output.relax(true);
     assert_eq!((budget.used(), output.bytes.len()), (0, BUFFER_BYTES));
 }
+
+/// A stream that takes all bytes, and passes them on when it is flushed; the first flush waits.
+#[derive(Default)]
+struct Encrypted {
+    taken: Vec<u8>,
+    sent: Vec<u8>,
+    flushes: usize,
+}
+
+impl AsyncWrite for Encrypted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.taken.extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.flushes += 1;
+        if self.flushes == 1 {
+            return Poll::Pending;
+        }
+        let taken = std::mem::take(&mut self.taken);
+        self.sent.extend_from_slice(&taken);
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[test]
+fn what_a_stream_holds_back_is_flushed_and_counts_as_unsent_until_then() {
+    let (mut output, mut stream) = (Output::new(), Encrypted::default());
+    let context = &mut Context::from_waker(Waker::noop());
+    output.put(b"reply");
+    assert_eq!(output.poll_send(context, &mut stream).unwrap(), 5);
+    assert!(!output.is_empty() && stream.sent.is_empty(), "the stream has it still");
+    assert_eq!(output.poll_send(context, &mut stream).unwrap(), 0);
+    assert!(output.is_empty());
+    assert_eq!(stream.sent, b"reply");
+    output.poll_send(context, &mut stream).unwrap();
+    assert_eq!(stream.flushes, 2, "nothing more is held back");
+}
