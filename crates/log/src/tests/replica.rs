@@ -584,9 +584,11 @@ async fn work(
     random: &mut Random,
     (first, last): (u64, u64),
 ) {
+    let mut appended = Vec::new();
     for serial in first..=last {
         let length = 100 + random.below(4000) as usize;
         let (position, _) = append(log, volume(1), serial, length).await.unwrap();
+        appended.push((serial, position));
         match random.below(6) {
             0 => {
                 log.reach(COPIES, position).await.expect("the log is well");
@@ -600,6 +602,13 @@ async fn work(
             2 => log.reach(Media::FLASH, position).await.expect("the log is well"),
             3 => env.sleep(SHORT / 20).await,
             _ => {}
+        }
+        // Each change is acknowledged as soon as it may be, also amid a batch.
+        let progress = log.progress();
+        let covered = |(_, position): &&(u64, Position)| progress.covers(COPIES, *position);
+        if let Some((serial, _)) = appended.iter().rev().find(covered) {
+            let mut state = holder.state.lock();
+            state.acked = state.acked.max(*serial);
         }
     }
 }
