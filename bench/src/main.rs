@@ -17,6 +17,7 @@ mod live;
 mod machine;
 mod nbd;
 mod rivals;
+mod round_trip;
 mod rounds;
 mod servers;
 mod table;

@@ -3,21 +3,20 @@
 
 use crate::fio::{Figures, Job};
 use crate::hosts::Hosts;
-use crate::machine;
+use crate::round_trip::round_trip;
 use crate::rounds::{Bench, median, middle, short, spread};
 use crate::servers::{Rekindle, written_file};
 use crate::table::{Row, Wanted};
 use anyhow::Result;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
 const MEBIBYTES: u64 = 256;
 /// Requests of 64 KiB in a MiB.
 const REQUESTS_A_MEBIBYTE: f64 = 16.0;
 /// Copies of the volumes that are compared.
 const COPIES: usize = 2;
-const ECHOES: u32 = 5_000;
+/// Bytes of a holder's answer, about.
+const REPLY: usize = 64;
 
 /// A round of streams: without copies, with one, with two. MiB/s and CPU seconds a GiB.
 type Streams = [(f64, f64); COPIES + 1];
@@ -91,10 +90,8 @@ pub fn single(bench: &Bench) -> Result<Vec<Row>> {
     let hosts = Hosts::start(bench, "single-1", 2)?;
     let mut rows = Vec::new();
     for (ack, wanted) in [("flash", 1.3), ("memory", 2.0)] {
-        let (disk, echo) =
-            (Job::file(&file, "randwrite", bench.seconds, MEBIBYTES).with("--sync=dsync"), || {
-                echo(bench)
-            });
+        let disk = Job::file(&file, "randwrite", bench.seconds, MEBIBYTES).with("--sync=dsync");
+        let cores = (bench.layout.client.as_str(), bench.layout.server.as_str());
         alone.create(ack, MEBIBYTES, ack)?;
         hosts.create(ack, MEBIBYTES, ack, 1)?;
         let write = |server: &Rekindle| -> Result<Figures> {
@@ -108,7 +105,7 @@ pub fn single(bench: &Bench) -> Result<Vec<Row>> {
             Ok(Single {
                 alone: write(&alone)?.p50_us,
                 copied: write(hosts.owner())?.p50_us,
-                bare: synced + echo()?.as_secs_f64() * 1e6,
+                bare: synced + round_trip(tcp_pair()?, cores, REPLY)?.as_secs_f64() * 1e6,
             })
         })?;
         let added = |run: &Single| run.copied - run.alone;
@@ -134,35 +131,12 @@ pub fn single(bench: &Bench) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures the mean time of a round trip over TCP, 4 KiB there and 64 bytes back.
-fn echo(bench: &Bench) -> Result<Duration> {
+/// Makes both ends of a TCP connection of this machine.
+fn tcp_pair() -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    let cores = bench.layout.server.clone();
-    let server = std::thread::spawn(move || -> Result<()> {
-        machine::pin_this_thread(&cores)?;
-        let (mut stream, _) = listener.accept()?;
-        stream.set_nodelay(true)?;
-        let mut buffer = [0; 4096];
-        while stream.read_exact(&mut buffer).is_ok() {
-            stream.write_all(&buffer[..64])?;
-        }
-        Ok(())
-    });
-    let cores = bench.layout.client.clone();
-    let client = std::thread::spawn(move || -> Result<Duration> {
-        machine::pin_this_thread(&cores)?;
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_nodelay(true)?;
-        let mut buffer = [0; 4096];
-        let begin = Instant::now();
-        for _ in 0..ECHOES {
-            stream.write_all(&buffer)?;
-            stream.read_exact(&mut buffer[..64])?;
-        }
-        Ok(begin.elapsed() / ECHOES)
-    });
-    let time = client.join().expect("no panic")?;
-    server.join().expect("no panic")?;
-    Ok(time)
+    let ours = TcpStream::connect(listener.local_addr()?)?;
+    let (theirs, _) = listener.accept()?;
+    ours.set_nodelay(true)?;
+    theirs.set_nodelay(true)?;
+    Ok((ours, theirs))
 }

@@ -2,18 +2,16 @@
 //! ratio of.
 
 use crate::fio::Job;
-use crate::machine;
+use crate::round_trip::round_trip;
 use crate::rounds::{Bench, middle, short};
 use crate::servers::written_file;
 use crate::table::Row;
 use anyhow::Result;
 use rekindle_base::random::Random;
-use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 const NAME: &str = "limits";
-const ROUNDS: u32 = 20_000;
 
 /// Measures disk, socket and memory.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
@@ -38,7 +36,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     for (what, client, server) in
         [("same core", "0", "0"), ("two cores, blocking", "0", "1"), ("free", "0", "0,1")]
     {
-        let runs = bench.repeat(|| ping_pong(client, server))?;
+        let runs = bench.repeat(|| round_trip(UnixStream::pair()?, (client, server), 16))?;
         let run = middle(&runs, |time| time.as_secs_f64());
         let text = format!("{} us", short(run.value.as_secs_f64() * 1e6));
         let what = format!("4 KiB over a Unix socket and 16 bytes back, {what}");
@@ -49,37 +47,6 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let text = format!("{:.1} GB/s", run.value / 1e9);
     rows.push(Row::new(NAME, "memcpy of 64 MiB").theirs(text).others(run.others));
     Ok(rows)
-}
-
-/// Measures the mean time of a round trip between two threads.
-fn ping_pong(client: &str, server: &str) -> Result<Duration> {
-    let (mut ours, mut theirs) = UnixStream::pair()?;
-    let server = server.to_owned();
-    let echo = std::thread::spawn(move || -> Result<()> {
-        machine::pin_this_thread(&server)?;
-        let mut buffer = [0; 4096];
-        while theirs.read_exact(&mut buffer).is_ok() {
-            theirs.write_all(&buffer[..16])?;
-        }
-        Ok(())
-    });
-    let client = client.to_owned();
-    let ask = std::thread::spawn(move || -> Result<Duration> {
-        machine::pin_this_thread(&client)?;
-        let mut buffer = [0; 4096];
-        let mut begin = Instant::now();
-        for round in 0..ROUNDS + ROUNDS / 10 {
-            if round == ROUNDS / 10 {
-                begin = Instant::now();
-            }
-            ours.write_all(&buffer)?;
-            ours.read_exact(&mut buffer[..16])?;
-        }
-        Ok(begin.elapsed() / ROUNDS)
-    });
-    let time = ask.join().expect("no panic")?;
-    echo.join().expect("no panic")?;
-    Ok(time)
 }
 
 fn copy_rate() -> f64 {

@@ -113,9 +113,9 @@ async fn ping(env: Env, peer: Weak<Inner>) {
 
 impl Replica for Peer {
     fn name(&self) -> String {
-        let entry = self.inner.calls.roster.find(self.inner.holder);
-        let name = entry.as_ref().map(|entry| entry.name()).filter(|name| !name.is_empty());
-        name.map_or_else(|| self.inner.holder.to_string(), str::to_owned)
+        let holder = self.inner.holder;
+        let entry = self.inner.calls.roster.find(holder);
+        entry.map_or_else(|| holder.to_string(), |entry| entry.label())
     }
 
     fn begin(&self) -> BoxFuture<'_, Result<(), String>> {

@@ -32,6 +32,15 @@ impl Entry {
     pub fn name(&self) -> &str {
         self.contact.as_ref().map_or("", |contact| &contact.name)
     }
+
+    /// The node's name, or its id if it has none.
+    #[must_use]
+    pub fn label(&self) -> String {
+        match self.name() {
+            "" => self.node.to_string(),
+            name => name.to_owned(),
+        }
+    }
 }
 
 /// The way to the host of a node.

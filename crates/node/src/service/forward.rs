@@ -189,8 +189,7 @@ pub(super) fn name_of(member: &Member, node: NodeId) -> String {
 
 /// The same, or the node's id.
 pub(super) fn label_of(member: &Member, node: NodeId) -> String {
-    let name = name_of(member, node);
-    if name.is_empty() { node.to_string() } else { name }
+    member.roster.find(node).map_or_else(|| node.to_string(), |entry| entry.label())
 }
 
 /// An end of a connection within this process.

@@ -25,12 +25,12 @@ pub(super) async fn begin(
     let to = meant(&member, word).await?;
     let id = to.node;
     if id == node.id {
-        let message = format!("volume '{volume}' is at node {} already", label(&to));
+        let message = format!("volume '{volume}' is at node {} already", to.label());
         return Err(ApiError::new(Kind::Invalid, message));
     }
     // What is wrong from the beginning is told at once.
     next_owner(&member, id).await?;
-    let (asked, name) = ((member, id), label(&to));
+    let (asked, name) = ((member, id), to.label());
     let subject = format!("{volume} to {name}");
     let (volume, jobs) = (volume.to_owned(), service.jobs());
     let work = |progress| carry(node, volume, (asked, name), progress);
@@ -64,7 +64,7 @@ async fn next_owner(member: &Member, id: NodeId) -> Result<Life, Error> {
         Ok(None) => return refused(Kind::NotFound, format!("node {id} has no record any more")),
         Err(reason) => return refused(Kind::Unavailable, reason),
     };
-    let name = label(&entry);
+    let name = entry.label();
     if let Some(why) = unfit(&entry) {
         return refused(Kind::Conflict, format!("node {name} {why}"));
     }
@@ -97,12 +97,4 @@ fn unfit(entry: &Entry) -> Option<String> {
         "is draining: choose another one, or end that with `rekindle cluster drain NODE --off`"
             .to_owned()
     })
-}
-
-/// The name of a node, or its id.
-fn label(entry: &Entry) -> String {
-    match entry.name() {
-        "" => entry.node.to_string(),
-        name => name.to_owned(),
-    }
 }

@@ -99,9 +99,9 @@ impl HandOver {
     }
 
     /// Makes the life `to` the owner, and ends the volume's service here. The caller has written
-    /// into the vault that the volume leaves. After an error the volume
-    /// is still this node's, or the volume has ended with that error. The call lasts as long as the
-    /// store does not say which.
+    /// into the vault that the volume leaves. After an error the volume is still this node's, or
+    /// the volume has ended with that error. The call lasts as long as the store does not say
+    /// which.
     pub async fn give(mut self, to: Life) -> Result<(), Error> {
         let volume = self.volume.clone();
         let inner = &volume.inner;

@@ -8,6 +8,7 @@ use crate::queue::Change;
 use crate::range::quarantine::{self, Lost};
 use crate::state::changes::Changes;
 use crate::{Error, Extent, Source, limits};
+use rekindle_content::Hold;
 use rekindle_content::tree::Root;
 
 /// The parts of a range at one moment. The sources hold their bytes, so the picture stays true.
@@ -104,17 +105,7 @@ impl Staged {
         let home = self.range_home()?;
         let end = end_of(position, out.len())?;
         self.listed().await?;
-        let (_hold, picture) = loop {
-            self.leased().await?;
-            // Every chunk that this root reaches stays until the read has ended, even when newer
-            // roots do not reach it.
-            let hold = self.inner.content.hold();
-            if let Some(picture) = self.readable(position, end)? {
-                break (hold, picture);
-            }
-            drop(hold);
-            self.unpaused(Paused::All).await?;
-        };
+        let (_hold, picture) = self.kept_picture(|| self.readable(position, end)).await?;
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop, source) in picture.parts {
             let out = part(out, position, start, stop);
@@ -135,15 +126,8 @@ impl Staged {
         let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
-        let (_hold, picture) = loop {
-            self.leased().await?;
-            let hold = self.inner.content.hold();
-            if let Some(picture) = self.picture(position, end, limits::EXTENTS_MAX)? {
-                break (hold, picture);
-            }
-            drop(hold);
-            self.unpaused(Paused::All).await?;
-        };
+        let take = || self.picture(position, end, limits::EXTENTS_MAX);
+        let (_hold, picture) = self.kept_picture(take).await?;
         let mut found = Vec::new();
         for (mut start, stop, source) in picture.parts {
             while start < stop {
@@ -179,6 +163,24 @@ impl Staged {
         match self.while_in_service(self.inner.leased()).await {
             Some(()) => Ok(()),
             None => Err(self.out_of_service()),
+        }
+    }
+
+    /// The picture that `take` makes once this life may read, and the hold that keeps every chunk
+    /// that its root reaches, even when newer roots do not reach it. `take` returns `None` while a
+    /// hand-over makes reads wait.
+    async fn kept_picture(
+        &self,
+        take: impl Fn() -> Result<Option<Picture>, Error>,
+    ) -> Result<(Hold, Picture), Error> {
+        loop {
+            self.leased().await?;
+            let hold = self.inner.content.hold();
+            if let Some(picture) = take()? {
+                return Ok((hold, picture));
+            }
+            drop(hold);
+            self.unpaused(Paused::All).await?;
         }
     }
 

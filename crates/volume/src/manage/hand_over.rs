@@ -10,7 +10,6 @@
 use crate::manage::leftover;
 use crate::manage::rest;
 use crate::manage::trash;
-use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::{Error, attach, limits};
@@ -153,7 +152,8 @@ async fn claim(inner: &Arc<Inner>, name: &str, id: VolumeId, to: Life) -> Result
 /// Hands a claimed volume over. Returns the bytes that went to the store while requests waited.
 async fn close(claimed: &Claim, to: Life) -> Result<u64, Error> {
     let (inner, entry) = (&claimed.inner, &claimed.entry);
-    let Some(live) = live_of(entry) else {
+    let live = entry.inside.lock().live.clone();
+    let Some(live) = live else {
         return Err(Error::Interrupted(entry.name.clone()));
     };
     let staged = &live.staged;
@@ -208,10 +208,6 @@ async fn drain(
             Err(rekindle_datastore::Error::Unavailable(reason).into())
         }
     }
-}
-
-fn live_of(entry: &Entry) -> Option<Arc<Live>> {
-    entry.inside.lock().live.clone()
 }
 
 fn not_salvaged(inner: &Inner, name: &str) -> Result<(), Error> {
