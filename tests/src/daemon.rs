@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest path of a Unix socket, bytes.
@@ -44,10 +45,13 @@ pub struct Daemon {
     supervisor: Option<Child>,
 }
 
-/// Makes a folder for one story, on the disk of the repository's target folder.
+/// Makes a folder for one story, on the disk of the repository's target folder. Stories run side by
+/// side, and some give one name twice: each call makes a folder of its own.
 pub fn scratch(name: &str) -> Result<PathBuf> {
-    let folder = repository().join("target/stories").join(format!("{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&folder);
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let next = NEXT.fetch_add(1, Ordering::Relaxed);
+    let folder = format!("{name}-{}.{next}", std::process::id());
+    let folder = repository().join("target/stories").join(folder);
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
 }
@@ -273,11 +277,10 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         let failed = std::thread::panicking();
-        if failed {
-            let trace = self.trace();
-            let tail = trace.len().saturating_sub(4000);
-            println!("--- the daemon said:\n{}", trace.get(tail..).unwrap_or(&trace));
-        }
+        // The test harness shows this of stories that fail only.
+        let trace = self.trace();
+        let tail = trace.len().saturating_sub(4000);
+        println!("--- the daemon said:\n{}", trace.get(tail..).unwrap_or(&trace));
         let _ = self.kill_all();
         self.remove_warm();
         if !failed {

@@ -2,10 +2,11 @@
 
 use crate::lives::{Shared, check, fill};
 use anyhow::{Context, Result, ensure};
+use e2e::daemon::binary;
 use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::wait_until;
-use e2e::{Daemon, Options};
+use e2e::{Daemon, Options, Shell};
 use rekindle_nbd_client::NbdClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -244,6 +245,16 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     let shown = holder.cli(&["volume", "show", "copied"])?;
     ensure!(shown["owner"] == node.as_str() && shown["state"] == "attached", "{shown}");
     ensure!(shown["downgrade"].to_string().contains("policy through"), "{shown}");
+    ensure!(shown["owner_host"] == "two", "{shown}");
+    let reports = holder.cli(&["cluster", "recoveries"])?;
+    println!(
+        "{}",
+        Shell::new(binary()).args(["cluster", "recoveries", "--dir"]).arg(&holder.dir).run()?
+    );
+    ensure!(reports[0]["how"] == "takeover" && reports[0]["from"] == "one", "{reports}");
+    let phases = reports[0]["phases"].as_array().context("phases")?;
+    let is_client = |phase: &&Value| phase["name"] == "copied" && phase["part_of"] == "clients";
+    ensure!(phases.iter().find(is_client).is_some(), "{reports}");
     // Another host joins, and holds the copies of both nodes.
     hosts.join(&[])?;
     hosts.wait_for_holder(1)?;
@@ -259,6 +270,8 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     hosts.hosts[1].wait_for_worker_after(worker)?;
     hosts.wait_for_guest(1, &node)?;
     check_at(&mut promises, &hosts.hosts[1], "copied")?;
+    let kept = hosts.hosts[1].cli(&["cluster", "recoveries"])?;
+    ensure!(kept[0]["at"] == reports[0]["at"], "{kept}");
     hosts.lose(1)?;
     hosts.wait_for_guest(2, &node)?;
     check_at(&mut promises, &hosts.hosts[2], "copied")?;

@@ -6,7 +6,7 @@
 //! the kernel fails all queued requests as soon as no connection is left. So the device is made by
 //! `rekindle map`, which sets it.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e::shell::{Shell, find, skip, skip_without, tools, wait_until};
 use e2e::{Daemon, Options};
 use std::os::unix::fs::PermissionsExt;
@@ -34,6 +34,9 @@ impl Drop for Namespace {
         let _ = Shell::new("ip").args(["netns", "del", &self.0]).output();
     }
 }
+
+/// Most tries to boot a guest.
+const BOOTS_MAX: u32 = 3;
 
 /// A guest; its whole process group is killed on drop.
 struct Guest(Child);
@@ -116,7 +119,7 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
         std::fs::create_dir_all(uml.join("lib"))?;
         std::os::unix::fs::symlink("../usr/lib/uml/modules", &modules)?;
     }
-    let console = std::fs::File::create(daemon.scratch().join("console.txt"))?;
+    let console_file = daemon.scratch().join("console.txt");
     let mut command = Command::new("ip");
     command.args(["netns", "exec", &namespace.0]).arg(uml.join("usr/bin/linux.uml"));
     command.args([
@@ -140,19 +143,26 @@ fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
     // The binary goes beside the guest's output: the guest hides the folders for temporary files,
     // where the checkout may be.
     std::fs::copy(e2e::daemon::binary(), out.join("rekindle"))?;
-    command
-        .env("TMPDIR", "/dev/shm")
-        .stdin(Stdio::null())
-        .stdout(console.try_clone()?)
-        .stderr(console);
+    command.env("TMPDIR", "/dev/shm").stdin(Stdio::null());
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let guest = Guest(command.spawn()?);
     let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
     let count = || read("count").trim().parse::<u64>().unwrap_or(0);
-    let log = || {
-        let console =
-            std::fs::read_to_string(daemon.scratch().join("console.txt")).unwrap_or_default();
-        format!("guest log: {}\nconsole: {console}", read("log"))
+    let console = || std::fs::read_to_string(&console_file).unwrap_or_default();
+    let log = || format!("guest log: {}\nconsole: {}", read("log"), console());
+    // User-mode Linux now and then dies of its own as its first process begins.
+    let mut boots = 0;
+    let guest = loop {
+        let file = std::fs::File::create(&console_file)?;
+        command.stdout(file.try_clone()?).stderr(file);
+        let guest = Guest(command.spawn()?);
+        let has_died = || console().contains("Attempted to kill init");
+        let has_begun = || count() > 0 || !read("rc").is_empty();
+        wait_until("the guest to begin", || has_begun() || has_died()).with_context(log)?;
+        if has_begun() {
+            break guest;
+        }
+        boots += 1;
+        ensure!(boots < BOOTS_MAX, "{}", log());
     };
     let more = |files: u64| {
         let before = count();

@@ -73,6 +73,9 @@ fn check() -> Result<()> {
 /// overrides it.
 const MINUTES_MAX: u64 = 80;
 
+/// Stories mostly wait for clocks, disks and processes.
+const STORIES_TOGETHER: &str = "--test-threads=2";
+
 fn test() -> Result<()> {
     let minutes = std::env::var("REKINDLE_MINUTES").ok().and_then(|minutes| minutes.parse().ok());
     if run::is_ci() || minutes.is_some() {
@@ -109,10 +112,9 @@ fn test() -> Result<()> {
             "stories",
             "--no-fail-fast",
             "--",
-            "--test-threads=1",
-            "--nocapture",
+            STORIES_TOGETHER,
         ],
-        &[("REKINDLE_BINARY", &binary)],
+        &[("REKINDLE_BINARY", &binary), ("RUST_LIB_BACKTRACE", "0")],
     )?;
     if run::is_ci() {
         mutants::mutants(&[])?;
@@ -136,7 +138,7 @@ fn e2e(filter: &[String]) -> Result<()> {
     cargo(&["build", "--release", "--package", "rekindle"])?;
     let mut arguments = vec!["test", "--release", "--package", "e2e", "--"];
     arguments.extend(filter.iter().map(String::as_str));
-    arguments.extend(["--test-threads=1", "--nocapture"]);
+    arguments.push(STORIES_TOGETHER);
     tools.cargo(&arguments)
 }
 

@@ -9,15 +9,16 @@ use crate::machine::holder::{Deed, Sight, State, Taken};
 use crate::roster::Entry;
 use futures_util::future::join_all;
 use rekindle_base::{Life, NodeId};
-use rekindle_env::BoxFuture;
+use rekindle_env::{BoxFuture, Moment};
 use std::sync::Arc;
 
 /// Begins lost nodes anew on this host.
 pub trait Successor: Send + Sync + 'static {
     /// Begins the next life of a node from its copies here, by one conditional write of its record,
     /// which still has to be as `seen`. No other life of it can acknowledge or read anything by
-    /// then. After [`Taken::Won`], the node goes on here until [`Holder::give_back`].
-    fn take(&self, node: NodeId, seen: Arc<Entry>) -> BoxFuture<'_, Taken>;
+    /// then. After [`Taken::Won`], the node goes on here until [`Holder::give_back`]. `heard`: when
+    /// it was heard last.
+    fn take(&self, node: NodeId, seen: Arc<Entry>, heard: Option<Moment>) -> BoxFuture<'_, Taken>;
 }
 
 /// The means of a watch.
@@ -119,9 +120,9 @@ impl Watch {
     async fn take(&self, id: NodeId, node: &Node) {
         let taken = match self.holder.lend(node).await {
             Ok(()) => {
-                let seen = node.seen.lock().clone();
+                let (seen, heard) = (node.seen.lock().clone(), node.promises.lock().heard());
                 match seen {
-                    Some(seen) => self.successor.take(id, seen).await,
+                    Some(seen) => self.successor.take(id, seen, heard).await,
                     None => Taken::Open,
                 }
             }

@@ -40,7 +40,8 @@ pub async fn replaced(node: &Arc<Node>) -> String {
             () = node.env.sleep(limits::RECORD_LOOK_INTERVAL) => (false, "look"),
         };
         let worked = worked(node);
-        if !is_met && worked == looked && !may_be_replaced_elsewhere(node) {
+        let is_fenced = node.staging.fenced().is_some();
+        if !is_met && !is_fenced && worked == looked && !may_be_replaced_elsewhere(node) {
             continue;
         }
         looked = worked;
@@ -71,10 +72,15 @@ fn may_be_replaced_elsewhere(node: &Node) -> bool {
 }
 
 async fn look(node: &Node) -> Sight {
-    // A commit may have met the dismissal of this start.
-    if let Some(error) = node.staging.fenced() {
-        return Sight::Replaced(error.to_string());
+    let Some(error) = node.staging.fenced() else { return look_into_store(node).await };
+    // A commit has met the end of this start. The store says more: who goes on, and the way back.
+    match node.env.timeout(limits::FENCED_LOOK_WAIT, look_into_store(node)).await {
+        Ok(Sight::Replaced(reason)) => Sight::Replaced(reason),
+        Ok(Sight::Ours | Sight::Unknown) | Err(_) => Sight::Replaced(error.to_string()),
     }
+}
+
+async fn look_into_store(node: &Node) -> Sight {
     match rekindle_content::sweep::is_dismissed(&node.writer).await {
         Ok(true) => return Sight::Replaced(rekindle_content::Error::Dismissed.to_string()),
         Ok(false) => {}

@@ -2,6 +2,7 @@
 
 use crate::limits;
 use parking_lot::Mutex;
+use rekindle_base::Incarnation;
 use rekindle_env::{Env, Moment};
 use rekindle_front::http::api::{ApiError, Job, JobState, Problem};
 use serde_json::Value;
@@ -19,7 +20,8 @@ pub struct Jobs {
 
 #[derive(Default)]
 struct JobList {
-    next: u64,
+    /// The id of the last job.
+    last: u64,
     /// Oldest first.
     jobs: VecDeque<Entry>,
 }
@@ -70,6 +72,12 @@ impl Jobs {
         Self { env, state: Arc::default() }
     }
 
+    /// Numbers the jobs of this start apart from those of others: one that waits for a job of an
+    /// earlier start must not find another one.
+    pub fn number_for(&self, incarnation: Incarnation) {
+        self.state.lock().last = incarnation.0 * limits::JOBS_OF_A_START;
+    }
+
     /// Begins a job of `kind` on `subject`, counted in `unit`. If a job of this kind and subject
     /// runs already, returns that one: asking twice is asking once.
     pub fn begin<F>(
@@ -91,9 +99,9 @@ impl Jobs {
             if let Some(entry) = state.jobs.iter().find(|entry| same(&entry.job)) {
                 return entry.job.clone();
             }
-            state.next += 1;
+            state.last += 1;
             let job = Job {
-                id: state.next.to_string(),
+                id: state.last.to_string(),
                 kind: kind.to_owned(),
                 subject: subject.to_owned(),
                 unit: unit.to_owned(),
@@ -292,6 +300,21 @@ mod tests {
             }
         });
         assert_eq!(jobs.all().len(), limits::JOBS_KEPT);
+    }
+
+    #[test]
+    fn a_job_of_an_earlier_start_is_not_found() {
+        let (env, runtime) = rekindle_env::real::env().expect("an environment");
+        let before = Jobs::new(env.clone());
+        before.number_for(Incarnation(7));
+        let now = Jobs::new(env);
+        now.number_for(Incarnation(8));
+        runtime.block_on(async {
+            let begin =
+                |jobs: &Jobs| jobs.begin("drain", "", "bytes", |_| async { Ok(Value::Null) });
+            let (old, _) = (begin(&before), begin(&now));
+            assert!(now.find(&old.id).is_none(), "{}", old.id);
+        });
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod node_file;
 mod own_record;
 pub mod prices;
 pub mod record;
+mod recoveries;
 mod scale;
 mod service;
 mod space;

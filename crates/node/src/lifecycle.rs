@@ -295,7 +295,7 @@ impl Fronts {
 /// with this copy.
 async fn fence(service: &Service, node: &Arc<Node>) {
     node.sweeper.stop();
-    service.sessions().stop(&node.env, limits::SESSION_WAIT).await;
+    service.sessions().stop(&node.env, limits::FENCED_SESSION_WAIT).await;
     for node in [service.guests().serving(), vec![node.clone()]].concat() {
         node.staging.stop().await;
         if let Err(error) = node.log.close().await {

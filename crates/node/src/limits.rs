@@ -77,6 +77,10 @@ pub const LEAVE_WAIT: Duration = Duration::from_secs(1);
 pub const STOP_WAIT: Duration = Duration::from_secs(20);
 /// Time for NBD sessions to finish their requests in hand.
 pub const SESSION_WAIT: Duration = Duration::from_secs(5);
+/// The same at a node that is fenced: what its clients wait for comes from another host only.
+pub const FENCED_SESSION_WAIT: Duration = Duration::from_millis(100);
+/// Time for the store to tell a node that is fenced already which one goes on.
+pub const FENCED_LOOK_WAIT: Duration = Duration::from_secs(2);
 /// Time that a question for the progress of a stop waits for the end of the stop, before it is
 /// answered anyway.
 pub const NEWS_WAIT: Duration = Duration::from_millis(200);
@@ -99,6 +103,8 @@ pub const VOLUMES_IN_STATUS: usize = 100;
 pub const DEBUG_ROWS: usize = 1000;
 /// Finished jobs that are remembered.
 pub const JOBS_KEPT: usize = 16;
+/// Numbers that each start has for its jobs.
+pub const JOBS_OF_A_START: u64 = 1000;
 /// Findings that one job keeps; the rest is counted.
 pub const FINDINGS_KEPT: usize = 256;
 

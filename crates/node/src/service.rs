@@ -21,6 +21,7 @@ use crate::assemble::Node;
 use crate::guests::Guests;
 use crate::jobs::Jobs;
 use crate::meters::Registry;
+use crate::recoveries::Recoveries;
 use crate::{health, space};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
@@ -69,6 +70,8 @@ struct Inner {
     node: watch::Sender<Option<Arc<Node>>>,
     /// Lost nodes that go on here.
     guests: Guests,
+    /// What that took.
+    recoveries: Recoveries,
     /// Clients here whose volumes other hosts serve.
     forwards: forward::Forwards,
     /// Clients of other hosts whose volumes this one serves.
@@ -136,6 +139,7 @@ impl Service {
             last_failure: Mutex::default(),
             node: watch::channel(None).0,
             guests: Guests::default(),
+            recoveries: Recoveries::default(),
             forwards: forward::Forwards::default(),
             visitors: visitors::Visitors::default(),
             shutdown: watch::channel(None).0,
@@ -149,6 +153,7 @@ impl Service {
     pub fn serve(&self, node: Arc<Node>) {
         let (env, looks) = (self.inner.env.clone(), self.inner.looks.clone());
         self.inner.env.spawn("health", health::watch(env, Arc::downgrade(&node), looks));
+        self.inner.jobs.number_for(node.incarnation);
         self.inner.node.send_replace(Some(node));
         *self.inner.stage.lock() = Stage::Serving;
     }

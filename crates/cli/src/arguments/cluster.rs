@@ -31,6 +31,8 @@ pub enum Cluster {
     /// One node, this one if none is named: its holders, and its copies here
     #[command(after_help = "Example:\n  rekindle cluster show")]
     Show(ShowNode),
+    /// The lost nodes that have gone on at this host, and what that took
+    Recoveries(Recoveries),
     /// Have a node take no further copies, and their owners find other holders
     Drain(DrainNode),
     /// Remove a node that is gone for good, and owns no volume any more
@@ -53,6 +55,23 @@ itself three months before its end.")]
 pub struct ShowNode {
     /// The node [default: the one that answers]
     pub node: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle cluster recoveries              all, and the last one in detail
+  rekindle cluster recoveries 2            the one before that in detail
+  rekindle cluster recoveries --svg f.svg  besides, a timeline to look at
+
+The times count from the last moment at which the node was heard.")]
+pub struct Recoveries {
+    /// The recovery in detail: 1 is the last one
+    #[arg(default_value_t = 1)]
+    pub number: usize,
+    /// Draw its timeline into this file
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

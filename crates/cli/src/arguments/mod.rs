@@ -1,7 +1,7 @@
 //! The command line, as clap sees it. One struct a command; each command's file does the work.
 
 mod appliance;
-mod cluster;
+pub mod cluster;
 mod drill;
 mod kept;
 mod lab;

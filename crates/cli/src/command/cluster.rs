@@ -1,10 +1,12 @@
 //! `rekindle cluster`: nodes that keep copies of one another's logs.
 
 use super::client;
+use super::timeline::{self, Timeline, milliseconds};
+use crate::arguments::cluster::Recoveries;
 use crate::arguments::{Cluster as Arguments, Common};
 use crate::folder;
 use rekindle_base::units::format_size;
-use rekindle_front::http::api::{Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies};
+use rekindle_front::http::api::{Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies, Recovery};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use serde_json::{Value, json};
@@ -20,6 +22,7 @@ pub fn run(common: &Common, arguments: &Arguments) -> Outcome<u8> {
             common.shown(&cluster, || list(&cluster));
         }
         Arguments::Show(wanted) => show(common, wanted.node.as_deref())?,
+        Arguments::Recoveries(wanted) => recoveries(common, wanted)?,
         Arguments::Rotate => {
             let client = client(common)?;
             client.post::<Value>("/api/v1/cluster/rotate", &json!({}))?;
@@ -116,8 +119,13 @@ fn tell_guest(common: &Common, guest: &Guest) {
 
 /// The name of a node for users, or the beginning of its id.
 fn short(cluster: &Cluster, id: &str) -> String {
-    let named = cluster.nodes.iter().find(|node| node.node == id && !node.name.is_empty());
+    let named = cluster.nodes.iter().find(|node| node.node == id && has_name(node));
     named.map_or_else(|| id.get(..8).unwrap_or(id).to_owned(), |node| node.name.clone())
+}
+
+/// Whether a node goes by its name: one that was taken over has the name of the host that took it.
+fn has_name(node: &ClusterNode) -> bool {
+    node.host == node.node && !node.name.is_empty()
 }
 
 fn list(cluster: &Cluster) {
@@ -174,7 +182,9 @@ fn state(cluster: &Cluster, node: &ClusterNode) -> String {
 fn show(common: &Common, wanted: Option<&str>) -> Outcome {
     let cluster: Cluster = client(common)?.get("/api/v1/cluster")?;
     let wanted = wanted.unwrap_or(&cluster.node);
-    let is_wanted = |node: &&ClusterNode| node.node.starts_with(wanted) || node.name == wanted;
+    let is_wanted = |node: &&ClusterNode| {
+        node.node.starts_with(wanted) || (has_name(node) && node.name == wanted)
+    };
     let node = cluster.nodes.iter().find(is_wanted).ok_or_else(|| {
         Failure::new(format!("the cluster has no node '{wanted}'")).next("rekindle cluster ls")
     })?;
@@ -210,6 +220,63 @@ fn show(common: &Common, wanted: Option<&str>) -> Outcome {
     Ok(())
 }
 
+fn recoveries(common: &Common, wanted: &Recoveries) -> Outcome {
+    let all: Vec<Recovery> = client(common)?.get("/api/v1/cluster/recoveries")?;
+    let one = wanted.number.checked_sub(1).and_then(|index| all.get(index));
+    if one.is_none() && (wanted.number != 1 || wanted.svg.is_some()) {
+        let known =
+            format!("there are {} recoveries, and none is number {}", all.len(), wanted.number);
+        return Err(Failure::new(known).next("rekindle cluster recoveries"));
+    }
+    if let (Some(recovery), Some(path)) = (one, &wanted.svg) {
+        timeline::write(path, &drawn(recovery))?;
+    }
+    common.shown(&all, || match one {
+        Some(recovery) => tell_recoveries(&all, recovery),
+        None => output::line("no lost node has gone on at this host"),
+    });
+    Ok(())
+}
+
+const SINCE_HEARD: &str = "since the node was heard last";
+
+fn drawn(recovery: &Recovery) -> Timeline<'_> {
+    Timeline {
+        title: format!("{}, {}", origin(recovery), output::moment(recovery.at)),
+        since: SINCE_HEARD,
+        phases: &recovery.phases,
+        read: format!("its log: {}", format_size(recovery.log_bytes)),
+        ..Timeline::default()
+    }
+}
+
+fn origin(recovery: &Recovery) -> String {
+    let Recovery { how, from, node, .. } = recovery;
+    format!("{how} of {}", named(from, node))
+}
+
+fn tell_recoveries(all: &[Recovery], one: &Recovery) {
+    let mut table = output::table(["AT", "WHAT", "LOG", "SERVED MS", "FIRST CLIENT MS"]);
+    for recovery in all {
+        table.add_row([
+            output::moment(recovery.at),
+            origin(recovery),
+            format_size(recovery.log_bytes),
+            milliseconds(recovery.served_us()),
+            recovery.first_client_us().map_or_else(|| "-".to_owned(), milliseconds),
+        ]);
+    }
+    output::rows(&table);
+    output::line("");
+    output::pairs(&[
+        ("recovery", origin(one)),
+        ("node", format!("{}, start {}", one.node, one.incarnation)),
+        ("times", SINCE_HEARD.to_owned()),
+    ]);
+    output::line("");
+    timeline::print(&one.phases);
+}
+
 fn holder_line(holder: &CopiesHolder) -> String {
     let ready = if holder.ready { ", ready for a takeover" } else { "" };
     let lacks = match holder.lacks_bytes {
@@ -229,4 +296,23 @@ fn held_line(held: &HeldCopies) -> String {
         held.state,
         silent.unwrap_or_default()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_was_taken_over_does_not_go_by_the_name_of_its_host() {
+        let node = |node: &str, host: &str| ClusterNode {
+            node: node.to_owned(),
+            host: host.to_owned(),
+            name: "two".to_owned(),
+            ..ClusterNode::default()
+        };
+        let nodes = vec![node("0123456789", "abcdef0123"), node("abcdef0123", "abcdef0123")];
+        let cluster = Cluster { nodes, ..Cluster::default() };
+        assert_eq!(short(&cluster, "0123456789"), "01234567");
+        assert_eq!(short(&cluster, "abcdef0123"), "two");
+    }
 }

@@ -31,6 +31,11 @@ pub fn follow(client: &Client, job: Job, what: &'static str) -> Outcome<Job> {
                 bar.finish_and_clear();
                 return Err(goes_on(&job, what));
             }
+            Err(failure) if failure.kind == Kind::NotFound.to_string() => {
+                bar.finish_and_clear();
+                let ended = format!("the daemon was started again, and the {what} ended with it");
+                return Err(Failure::new(ended).kind(Kind::Unavailable).next("try again"));
+            }
             answer => answer?,
         };
     }

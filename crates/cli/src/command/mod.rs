@@ -19,6 +19,7 @@ pub mod space;
 pub mod status;
 pub mod stop;
 pub mod sweep;
+mod timeline;
 pub mod up;
 pub mod upgrade;
 pub mod verify;

@@ -136,7 +136,7 @@ fn show(common: &Common, named: &Named) -> Outcome {
         ("policy", format!("{}{ack}", policy(&volume))),
         ("state", format!("{}{reason}", volume.state)),
         ("created", output::moment(volume.created)),
-        ("owner", volume.owner.clone().unwrap_or_else(|| "none yet".to_owned())),
+        ("owner", owner(&volume)),
         ("clients", volume.clients.to_string()),
         ("pinned", if volume.pinned { "yes: it stays in service" } else { "no" }.to_owned()),
         ("checkpoint", format!("{} (generation {})", volume.checkpoint, volume.generation)),
@@ -160,6 +160,14 @@ fn kind(volume: &Volume) -> String {
         _ => format!(", {name} {value}"),
     };
     volume.body.iter().map(field).fold(volume.kind.clone(), |told, field| told + &field)
+}
+
+fn owner(volume: &Volume) -> String {
+    match (&volume.owner, &volume.owner_host) {
+        (None, _) => "none yet".to_owned(),
+        (Some(node), None) => node.clone(),
+        (Some(node), Some(host)) => format!("{node}, at the host {host}"),
+    }
 }
 
 /// Replaces the addresses of a daemon in a guest, which are the guest's, by the sockets here that

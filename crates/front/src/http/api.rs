@@ -8,6 +8,7 @@ pub mod kept;
 
 pub use cluster::{
     AdoptFolder, Cluster, ClusterNode, CopiesHolder, DrainNode, ForwardedClient, Guest, HeldCopies,
+    Recovery,
 };
 use rekindle_base::Kind;
 use rekindle_base::units::deserialize_size;
@@ -77,6 +78,8 @@ pub trait Api: kept::Keep {
     /// Returns the cluster: its nodes, the holders of copies of this one's log, and the copies
     /// here.
     fn cluster(&self) -> Answer<'_, Cluster>;
+    /// Returns the lost nodes that have gone on at this host and what that took, the last first.
+    fn recoveries(&self) -> Answer<'_, Vec<Recovery>>;
     /// Makes a cluster over the store, with this node as its first member.
     fn init_cluster(&self) -> Answer<'_, Cluster>;
     /// Replaces the key by which other nodes know this host.
@@ -406,6 +409,8 @@ pub struct Volume {
     pub lost_bytes: u64,
     /// The node that may write to the volume.
     pub owner: Option<String>,
+    /// The host at which the owner runs, by its name; only in a cluster.
+    pub owner_host: Option<String>,
     pub generation: u64,
     /// Serial up to which the datastore has the volume's changes.
     pub checkpoint: u64,

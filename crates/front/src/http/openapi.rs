@@ -13,7 +13,7 @@ use utoipa::{Modify, OpenApi};
         r::healthz, r::metrics, r::openapi, r::status, r::volumes, r::create_volume, r::volume, r::remove_volume,
         r::drain_volume, r::move_volume, r::pin_volume, r::unpin_volume, r::history, r::salvages, r::all_salvages, r::salvage_history,
         r::start_salvage, r::cancel_salvage, r::debug, r::log_usage, r::store, r::boot, r::warm, r::drop_warm_frames,
-        r::sweep, r::start_sweep, r::start_sweep_plan, r::dismiss_node, r::cluster, r::init_cluster, r::rotate_key,
+        r::sweep, r::start_sweep, r::start_sweep_plan, r::dismiss_node, r::cluster, r::recoveries, r::init_cluster, r::rotate_key,
         r::drain_node, r::take_over, r::remove_node, r::adopt_folder,
         r::start_space, r::start_verify, r::start_attach, r::jobs, r::job, r::cancel_job, r::shutdown, r::stopping,
         r::kept::rename_volume, r::kept::resize_volume, r::kept::set_volume, r::kept::versions, r::kept::rollback_volume, r::kept::trash,

@@ -5,7 +5,7 @@ pub(super) mod kept;
 
 use super::api::{
     AdoptFolder, Api, ApiError, BootReport, Cluster, CreateVolume, DismissNode, Dismissed,
-    DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Shutdown, StartAttach,
+    DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Recovery, Shutdown, StartAttach,
     StartSalvage, StartSpace, StartSweep, StartVerify, Status, StoreInfo, SweepStatus, Volume,
     WarmDropped, WarmStatus,
 };
@@ -62,6 +62,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::POST, "/api/v1/sweep/plan", post(start_sweep_plan)),
         (Method::POST, "/api/v1/sweep/dismiss", post(dismiss_node)),
         (Method::GET, "/api/v1/cluster", get(cluster)),
+        (Method::GET, "/api/v1/cluster/recoveries", get(recoveries)),
         (Method::POST, "/api/v1/cluster/init", post(init_cluster)),
         (Method::POST, "/api/v1/cluster/rotate", post(rotate_key)),
         (Method::POST, "/api/v1/cluster/adopt", post(adopt_folder)),
@@ -351,6 +352,12 @@ pub(super) async fn dismiss_node(
 #[utoipa::path(get, path = "/api/v1/cluster", responses((status = 200, body = Cluster, description = "The cluster.")))]
 pub(super) async fn cluster(State(app): State<App>) -> Answered<Cluster> {
     app.api.cluster().await.map(Json)
+}
+
+/// Returns the lost nodes that have gone on at this host and what that took, the last one first.
+#[utoipa::path(get, path = "/api/v1/cluster/recoveries", responses((status = 200, body = [Recovery], description = "The recoveries.")))]
+pub(super) async fn recoveries(State(app): State<App>) -> Answered<Vec<Recovery>> {
+    app.api.recoveries().await.map(Json)
 }
 
 /// Makes a cluster over the store, with this node as its first member. The token that other nodes

@@ -1,6 +1,7 @@
 //! The HTTP API.
 
 use super::cluster;
+use super::forward::host_of;
 use super::moves;
 use super::words::{event, milliseconds, spec, volume};
 use super::{Phase, Service, Stage};
@@ -11,9 +12,9 @@ use rekindle_base::Kind;
 use rekindle_datastore::Room;
 use rekindle_front::http::api::{
     AdoptFolder, Answer, Api, ApiError, BootReport, Cluster, CreateVolume, Debug, DismissNode,
-    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Shutdown, StartAttach,
-    StartSalvage, StartSpace, StartVerify, Status, StoreInfo, SweepStatus, Volume, WarmDropped,
-    WarmStatus,
+    Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Recovery, Shutdown,
+    StartAttach, StartSalvage, StartSpace, StartVerify, Status, StoreInfo, SweepStatus, Volume,
+    WarmDropped, WarmStatus,
 };
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde_json::json;
@@ -34,9 +35,12 @@ impl Service {
     pub(super) fn words(&self, info: rekindle_volume::Info) -> Volume {
         let guest = |node: &Arc<Node>| Some(node.id) == info.vault.owner;
         let guest = self.guests().serving().into_iter().find(guest);
-        let node = guest.or_else(|| self.present());
-        let downgrade = node.and_then(|node| node.staging.downgrade(&info.vault));
+        let here = self.present();
+        let member = here.as_ref().and_then(|node| Some(&node.membership()?.member));
+        let host = member.zip(info.vault.owner).map(|(member, owner)| host_of(member, owner));
+        let downgrade = guest.or(here.clone()).and_then(|node| node.staging.downgrade(&info.vault));
         let mut words = volume(info, &self.inner.nbd);
+        words.owner_host = host;
         words.downgrade = downgrade.map(str::to_owned);
         if let (true, Some(backlog)) = (self.inner.looks.store_is_away(), &mut words.backlog) {
             backlog.eta_ms = None;
@@ -439,6 +443,14 @@ impl Api for Service {
 
     fn cluster(&self) -> Answer<'_, Cluster> {
         Box::pin(async { Ok(cluster::show(self, &self.node().await?).await) })
+    }
+
+    fn recoveries(&self) -> Answer<'_, Vec<Recovery>> {
+        Box::pin(async {
+            // Those of earlier processes are known once there is a node.
+            self.node().await?;
+            Ok(self.inner.recoveries.all())
+        })
     }
 
     fn init_cluster(&self) -> Answer<'_, Cluster> {

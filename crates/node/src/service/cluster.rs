@@ -26,6 +26,7 @@ use std::sync::{Arc, Weak};
 
 /// Begins the node's part in its cluster, if it is in one, and starts the guests that it had.
 pub async fn begin(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
+    service.inner.recoveries.load(&node.env, &node.config.dir).await;
     take_part(service, node).await?;
     guests::start(service, node).await;
     Ok(())

@@ -38,7 +38,11 @@ impl Service {
             Err(Error::Elsewhere(name, owner)) => {
                 let guest = self.guests().find(owner).await.map_err(unavailable)?;
                 let Some(guest) = guest else { return Ok(Err(Error::Elsewhere(name, owner))) };
+                let began = guest.env.now();
                 let attached = Device::attach(&guest.volumes, &name).await;
+                if attached.is_ok() {
+                    self.inner.recoveries.attached(owner, &name, began, guest.env.now());
+                }
                 (guest, attached)
             }
             attached => (node, attached),

@@ -192,6 +192,11 @@ pub(super) fn label_of(member: &Member, node: NodeId) -> String {
     member.roster.find(node).map_or_else(|| node.to_string(), |entry| entry.label())
 }
 
+/// The label of the host at which a node runs, as the records were read last.
+pub(super) fn host_of(member: &Member, node: NodeId) -> String {
+    label_of(member, member.roster.find(node).map_or(node, |entry| entry.host))
+}
+
 /// An end of a connection within this process.
 struct Pipe {
     stream: DuplexStream,

@@ -9,16 +9,18 @@ use crate::cluster::{COPIES, Member};
 use crate::config::{Config, Scrub, Sweep};
 use crate::guests::Guest;
 use crate::node_file::{GuestNote, NodeFile};
+use crate::recoveries::{RECOVERY_TIME, phase};
 use crate::starts::Landed;
 use crate::{Error, limits, record};
 use rekindle_base::{Kind, NodeId};
 use rekindle_cluster::machine::holder::Taken;
 use rekindle_cluster::roster::{Entry, Roster};
 use rekindle_cluster::watch::Successor;
-use rekindle_env::{BoxFuture, Env};
-use rekindle_front::http::api::ApiError;
+use rekindle_env::{BoxFuture, Env, Moment};
+use rekindle_front::http::api::{ApiError, Recovery};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Takes lost nodes over, as the holder's watch says.
 pub(crate) struct Heir {
@@ -27,17 +29,22 @@ pub(crate) struct Heir {
 }
 
 impl Successor for Heir {
-    fn take(&self, node: NodeId, seen: Arc<Entry>) -> BoxFuture<'_, Taken> {
+    fn take(&self, node: NodeId, seen: Arc<Entry>, heard: Option<Moment>) -> BoxFuture<'_, Taken> {
         Box::pin(async move {
             let Some(host) = self.host.upgrade() else { return Taken::Open };
-            take(&self.service, &host, node, seen).await
+            take(&self.service, &host, (node, seen), heard).await
         })
     }
 }
 
-async fn take(service: &Service, host: &Arc<Node>, node: NodeId, seen: Arc<Entry>) -> Taken {
+async fn take(
+    service: &Service,
+    host: &Arc<Node>,
+    (node, seen): (NodeId, Arc<Entry>),
+    heard: Option<Moment>,
+) -> Taken {
     service.guests().set(node, Guest::Starting(None));
-    let began = host.env.now();
+    let (began, from) = (host.env.now(), seen.name().to_owned());
     let folder = copies_folder(&host.config, node);
     let is_named = |file: &NodeFile| file.node == node;
     let found = match NodeFile::read(&host.env, &folder).await {
@@ -61,8 +68,49 @@ async fn take(service: &Service, host: &Arc<Node>, node: NodeId, seen: Arc<Entry
     let taken_ms = host.env.now().since(began).as_millis();
     tracing::warn!(%node, incarnation = guest.incarnation.0, %taken_ms, "a lost node goes on here");
     let life = guest.incarnation;
-    serve(service, host, guest);
+    serve(service, host, guest.clone());
+    let report = Recovery { from, how: "takeover".to_owned(), ..Recovery::default() };
+    note(service, host, &guest, report, (heard, began)).await;
     Taken::Won(life)
+}
+
+/// Notes what the recovery of a node took. `heard`: when it was heard last; `began`: when its start
+/// here began.
+async fn note(
+    service: &Service,
+    host: &Arc<Node>,
+    guest: &Node,
+    report: Recovery,
+    (heard, began): (Option<Moment>, Moment),
+) {
+    let (env, origin) = (host.env.clone(), heard.unwrap_or(began));
+    let mut phases = Vec::new();
+    if heard.is_some() {
+        phases.push(phase("silence and leases", origin, origin, began));
+    }
+    let mut next = began;
+    for (name, microseconds) in &guest.phases {
+        let ended = next + Duration::from_micros(*microseconds);
+        phases.push(phase(name, origin, next, ended));
+        next = ended;
+    }
+    let since_origin = u64::try_from(env.now().since(origin).as_micros()).unwrap_or(u64::MAX);
+    let report = Recovery {
+        node: guest.id.to_string(),
+        at: env.wall_clock().0.saturating_sub(since_origin),
+        incarnation: guest.incarnation.0,
+        log_bytes: guest.log.usage().flash_bytes,
+        phases,
+        ..report
+    };
+    service.inner.recoveries.note(origin, report);
+    let (service, dir) = (service.clone(), host.config.dir.clone());
+    // Twice: a process that ends soon has its report, too.
+    env.clone().spawn("recovery-report", async move {
+        service.inner.recoveries.keep(&env, &dir).await;
+        env.sleep(RECOVERY_TIME).await;
+        service.inner.recoveries.keep(&env, &dir).await;
+    });
 }
 
 /// Puts a guest together. `permission`: a user's, for a folder that is adopted.
@@ -193,9 +241,12 @@ pub(crate) async fn adopt(
     // seen.
     let permission = if file.is_own() { 0 } else { host.env.random_u64() };
     let note = GuestNote { node: id, permission, folder: Some(folder.clone()) };
-    let guest = begin(host, &folder, permitted(&note), None).await.map_err(words)?;
+    let began = host.env.now();
+    let guest = Arc::new(begin(host, &folder, permitted(&note), None).await.map_err(words)?);
     host.node_file.note_guest(note).await.map_err(words)?;
-    serve(service, host, Arc::new(guest));
+    serve(service, host, guest.clone());
+    let report = Recovery { how: "adoption".to_owned(), ..Recovery::default() };
+    self::note(service, host, &guest, report, (None, began)).await;
     Ok(id)
 }
 

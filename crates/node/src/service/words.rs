@@ -32,6 +32,7 @@ pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
         unreadable: info.unreadable,
         lost_bytes,
         owner: vault.owner.map(|owner| owner.to_string()),
+        owner_host: None,
         generation: vault.generation.0,
         checkpoint: info.backlog.as_ref().map_or(vault.checkpoint.0, |backlog| backlog.checkpoint),
         created: vault.created,

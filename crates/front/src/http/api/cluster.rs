@@ -1,5 +1,6 @@
 //! The cluster in the API: nodes, holders of copies, and guests.
 
+use super::BootPhase;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -133,6 +134,43 @@ pub struct HeldCopies {
     pub state: String,
     /// Time since the node was heard last; only since this daemon's start.
     pub silent_ms: Option<u64>,
+}
+
+/// A lost node that has gone on at another host, and what that took.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct Recovery {
+    /// The node's id.
+    pub node: String,
+    /// The host at which it ran before, by its name; empty: it is not known.
+    pub from: String,
+    /// `takeover` by a holder of copies, or `adoption` of a folder.
+    pub how: String,
+    /// The origin of the times, microseconds since 1970: the node was heard last, or a user asked.
+    pub at: u64,
+    /// The number of the start that it made here.
+    pub incarnation: u64,
+    /// Flash that its log takes, bytes.
+    pub log_bytes: u64,
+    /// The phases by their beginning. The parts of `clients` are the volumes that clients got back:
+    /// each from the client's request until it was in service. Only the first ones.
+    pub phases: Vec<BootPhase>,
+}
+
+impl Recovery {
+    /// The time until the first client had its volume back, microseconds; `None`: no client came.
+    #[must_use]
+    pub fn first_client_us(&self) -> Option<u64> {
+        let volumes = self.phases.iter().filter(|phase| phase.part_of.is_some());
+        volumes.map(|phase| phase.began_us + phase.took_us).min()
+    }
+
+    /// The time until it served here, microseconds.
+    #[must_use]
+    pub fn served_us(&self) -> u64 {
+        let own = self.phases.iter().filter(|phase| phase.part_of.is_none());
+        own.map(|phase| phase.began_us + phase.took_us).max().unwrap_or_default()
+    }
 }
 
 /// The request that a node takes no further copies, or takes some again.

@@ -164,6 +164,9 @@ impl Api for Fake {
     fn cluster(&self) -> Answer<'_, Cluster> {
         Box::pin(async { Ok(Cluster { member: true, ..Default::default() }) })
     }
+    fn recoveries(&self) -> Answer<'_, Vec<Recovery>> {
+        Box::pin(async { Ok(vec![Recovery { from: "one".into(), ..Default::default() }]) })
+    }
     fn init_cluster(&self) -> Answer<'_, Cluster> {
         Box::pin(async { Ok(Cluster { name: "first".into(), ..Default::default() }) })
     }
@@ -326,6 +329,7 @@ fn every_question_has_its_answer() {
         }
         assert_eq!(site.ask("GET /api/v1/volumes", "").await.1[0]["name"], "one");
         assert_eq!(site.ask("GET /api/v1/jobs", "").await, (200, json!([])));
+        assert_eq!(site.ask("GET /api/v1/cluster/recoveries", "").await.1[0]["from"], "one");
         assert_eq!(site.ask("GET /api/v1/volumes/one/history", "").await.1[0]["to"], "attached");
         assert_eq!(site.ask("GET /metrics", "").await, (200, json!("up 1\n")));
         assert_eq!(site.ask("DELETE /api/v1/volumes/one?force=true", "").await, (204, Value::Null));

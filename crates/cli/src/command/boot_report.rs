@@ -1,12 +1,10 @@
 //! `rekindle boot-report`: what the last start took, from the first instruction to the first reply.
-#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
-
-mod svg;
 
 use super::client;
+use super::timeline::{self, Timeline, milliseconds};
 use crate::arguments::{BootReport as Arguments, Common};
 use rekindle_front::http::api::BootReport;
-use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::failure::Outcome;
 use rekindle_terminal::output;
 
 /// Fetches that are listed one by one; `--json` has more.
@@ -16,14 +14,31 @@ const FETCHES_SHOWN: usize = 20;
 pub fn run(common: &Common, arguments: &Arguments) -> Outcome {
     let report: BootReport = client(common)?.get("/api/v1/boot")?;
     if let Some(path) = &arguments.svg {
-        std::fs::write(path, svg::timeline(&report)).map_err(|error| {
-            Failure::new(format!("cannot write {}", path.display()))
-                .because(error)
-                .next("name another file with --svg")
-        })?;
+        timeline::write(path, &drawn(&report))?;
     }
     common.shown(&report, || show(&report));
     Ok(())
+}
+
+fn drawn(report: &BootReport) -> Timeline<'_> {
+    let first = match report.first_reply_us {
+        Some(time) => format!("first reply after {} ms", milliseconds(time)),
+        None => "no client has been answered yet".to_owned(),
+    };
+    let read = &report.fetched;
+    Timeline {
+        title: format!("rekindle {}, start {}: {first}", report.version, report.incarnation),
+        since: since(report),
+        phases: &report.phases,
+        read: format!(
+            "read for it: {} in RAM, {} in warm memory (hits {}), {} from the store",
+            read.ram,
+            read.warm,
+            super::warm::rate(read.warm, super::warm::missed(&report.misses)),
+            read.store
+        ),
+        fetches: &report.fetches,
+    }
 }
 
 fn show(report: &BootReport) {
@@ -43,16 +58,7 @@ fn show(report: &BootReport) {
         ("times", since(report).to_owned()),
     ]);
     output::line("");
-    let mut phases = output::table(["PHASE", "BEGAN MS", "TOOK MS"]);
-    for phase in &report.phases {
-        let indent = if phase.part_of.is_some() { "  " } else { "" };
-        phases.add_row([
-            format!("{indent}{}", phase.name),
-            milliseconds(phase.began_us),
-            milliseconds(phase.took_us),
-        ]);
-    }
-    output::rows(&phases);
+    timeline::print(&report.phases);
     output::line("");
     let (read, misses) = (&report.fetched, &report.misses);
     output::pairs(&[
@@ -95,10 +101,4 @@ fn since(report: &BootReport) -> &'static str {
         Some(_) => "since the process was started, known to 10 ms",
         None => "since the first instruction",
     }
-}
-
-/// Formats microseconds as milliseconds, to a hundredth.
-fn milliseconds(microseconds: u64) -> String {
-    let hundredths = microseconds / 10;
-    format!("{}.{:02}", hundredths / 100, hundredths % 100)
 }

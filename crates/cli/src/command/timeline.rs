@@ -1,7 +1,10 @@
-//! The timeline: one bar a phase on an axis in milliseconds. Plain SVG, legible on light and dark.
+//! Timelines of starts and recoveries: a table, or one bar a phase on an axis of time (plain SVG,
+//! legible on light and dark).
+#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
-use super::{milliseconds, since};
-use rekindle_front::http::api::{BootPhase, BootReport};
+use rekindle_front::http::api::{BootFetch, BootPhase};
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
 
 const ROW: u64 = 22;
 /// Left end of the axis, which has names to its left.
@@ -16,17 +19,32 @@ const MARKS: u64 = 8;
 /// A color that can be seen on white and on black alike.
 const INK: &str = "#808080";
 
-/// Draws the report.
-pub fn timeline(report: &BootReport) -> String {
-    let mut drawing = Drawing::of(report);
-    drawing.head(report);
-    drawing.axis();
-    for (row, phase) in report.phases.iter().enumerate() {
-        drawing.phase(TOP + row as u64 * ROW, phase);
+/// What is drawn.
+#[derive(Default)]
+pub struct Timeline<'a> {
+    pub title: String,
+    /// The origin of the times, in words.
+    pub since: &'a str,
+    /// Each phase before its parts.
+    pub phases: &'a [BootPhase],
+    /// A line below the bars, and single reads below that.
+    pub read: String,
+    pub fetches: &'a [BootFetch],
+}
+
+impl Timeline<'_> {
+    /// Draws it.
+    pub fn svg(&self) -> String {
+        let mut drawing = Drawing::of(self.phases);
+        drawing.head(self);
+        drawing.axis();
+        for (row, phase) in self.phases.iter().enumerate() {
+            drawing.phase(TOP + row as u64 * ROW, phase);
+        }
+        drawing.fetches(self);
+        drawing.put("</svg>");
+        drawing.svg
     }
-    drawing.fetches(report);
-    drawing.put("</svg>");
-    drawing.svg
 }
 
 /// The picture as far as it is drawn.
@@ -39,10 +57,10 @@ struct Drawing {
 }
 
 impl Drawing {
-    fn of(report: &BootReport) -> Self {
-        let ends = report.phases.iter().map(|phase| phase.began_us + phase.took_us);
+    fn of(phases: &[BootPhase]) -> Self {
+        let ends = phases.iter().map(|phase| phase.began_us + phase.took_us);
         let all_us = ends.max().unwrap_or(0).max(1);
-        Self { svg: String::new(), all_us, bottom: TOP + report.phases.len() as u64 * ROW }
+        Self { svg: String::new(), all_us, bottom: TOP + phases.len() as u64 * ROW }
     }
 
     fn put(&mut self, line: &str) {
@@ -55,21 +73,16 @@ impl Drawing {
         LEFT as f64 + time_us * AXIS as f64 / self.all_us as f64
     }
 
-    fn head(&mut self, report: &BootReport) {
+    fn head(&mut self, timeline: &Timeline<'_>) {
         let (width, height) = (LEFT + AXIS + RIGHT, self.bottom + 3 * ROW);
         self.put(&format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\" \
              font-family=\"sans-serif\" font-size=\"12\" fill=\"{INK}\">"
         ));
-        let first = match report.first_reply_us {
-            Some(time) => format!("first reply after {} ms", milliseconds(time)),
-            None => "no client has been answered yet".to_owned(),
-        };
-        let title = format!("rekindle {}, start {}: {first}", report.version, report.incarnation);
-        let title = escaped(&title);
+        let (title, since) = (escaped(&timeline.title), escaped(timeline.since));
         self.put(&format!("<title>{title}</title>"));
         self.put(&format!("<text x=\"12\" y=\"20\" font-size=\"15\">{title}</text>"));
-        self.put(&format!("<text x=\"12\" y=\"38\">milliseconds {}</text>", since(report)));
+        self.put(&format!("<text x=\"12\" y=\"38\">milliseconds {since}</text>"));
     }
 
     fn axis(&mut self) {
@@ -108,16 +121,10 @@ impl Drawing {
         self.put(&format!("<text x=\"{beside:.1}\" y=\"{baseline}\">{took}</text>"));
     }
 
-    fn fetches(&mut self, report: &BootReport) {
-        let (read, y) = (&report.fetched, self.bottom + ROW);
-        self.put(&format!(
-            "<text x=\"12\" y=\"{y}\">read for it: {} in RAM, {} in warm memory (hits {}), {} from the store</text>",
-            read.ram,
-            read.warm,
-            crate::command::warm::rate(read.warm, crate::command::warm::missed(&report.misses)),
-            read.store
-        ));
-        for fetch in &report.fetches {
+    fn fetches(&mut self, timeline: &Timeline<'_>) {
+        let (read, y) = (escaped(&timeline.read), self.bottom + ROW);
+        self.put(&format!("<text x=\"12\" y=\"{y}\">{read}</text>"));
+        for fetch in timeline.fetches {
             let color = match fetch.source.as_str() {
                 "store" => "#cc4125",
                 "warm" => "#e69138",
@@ -136,6 +143,35 @@ impl Drawing {
             ));
         }
     }
+}
+
+/// Formats microseconds as milliseconds, to a hundredth.
+pub fn milliseconds(microseconds: u64) -> String {
+    let hundredths = microseconds / 10;
+    format!("{}.{:02}", hundredths / 100, hundredths % 100)
+}
+
+/// Writes the drawing to a file.
+pub fn write(path: &std::path::Path, timeline: &Timeline<'_>) -> Outcome {
+    std::fs::write(path, timeline.svg()).map_err(|error| {
+        Failure::new(format!("cannot write {}", path.display()))
+            .because(error)
+            .next("name another file with --svg")
+    })
+}
+
+/// Prints the phases as a table.
+pub fn print(phases: &[BootPhase]) {
+    let mut table = output::table(["PHASE", "BEGAN MS", "TOOK MS"]);
+    for phase in phases {
+        let indent = if phase.part_of.is_some() { "  " } else { "" };
+        table.add_row([
+            format!("{indent}{}", phase.name),
+            milliseconds(phase.began_us),
+            milliseconds(phase.took_us),
+        ]);
+    }
+    output::rows(&table);
 }
 
 /// Returns a round time between two marks: 1, 2 or 5 times a power of ten microseconds.
@@ -178,7 +214,6 @@ fn shortened(escaped: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_front::http::api::BootFetch;
 
     #[test]
     fn marks_are_round_and_few() {
@@ -194,13 +229,10 @@ mod tests {
             |name: &str| BootPhase { name: name.into(), took_us: 5, ..BootPhase::default() };
         let fetch =
             BootFetch { what: "chunk".into(), source: "store".into(), ..BootFetch::default() };
-        let report = BootReport {
-            phases: vec![phase("attach </text><&\"'>"), phase(&"ü".repeat(90))],
-            fetches: vec![fetch],
-            ..BootReport::default()
-        };
-        for report in [&report, &BootReport::default()] {
-            let svg = timeline(report);
+        let phases = [phase("attach </text><&\"'>"), phase(&"ü".repeat(90))];
+        let full = Timeline { phases: &phases, fetches: &[fetch], ..Timeline::default() };
+        for timeline in [&full, &Timeline::default()] {
+            let svg = timeline.svg();
             assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count(), "{svg}");
             assert_eq!(svg.matches("<title>").count(), svg.matches("</title>").count(), "{svg}");
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
