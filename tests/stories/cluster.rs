@@ -3,6 +3,7 @@
 use crate::lives::{Shared, check, fill};
 use anyhow::{Context, Result, ensure};
 use e2e::daemon::binary;
+use e2e::network::Network;
 use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::wait_until;
@@ -24,6 +25,8 @@ fn address() -> String {
 /// Hosts over one store. Each has a name of its own in the cluster: one, two, three.
 pub struct Hosts {
     shared: Shared,
+    /// The network between them; `None`: loopback addresses of this machine.
+    pub network: Option<Network>,
     pub hosts: Vec<Daemon>,
     token: String,
     name: String,
@@ -34,14 +37,19 @@ pub const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 impl Hosts {
     /// Starts so many, and waits until each has a holder of its copies, if there are others.
     pub fn new(name: &str, count: usize) -> Result<Self> {
+        Self::on(name, count, None)
+    }
+
+    /// The same, on a network of their own.
+    pub fn on(name: &str, count: usize, network: Option<Network>) -> Result<Self> {
         let shared = Shared::new(name)?;
-        let options = Self::options(&shared, 0, &[], None);
+        let options = Self::options((&shared, network.as_ref()), 0, &[], None);
         let first = Daemon::start_with(&format!("{name}-one"), options)?;
         let made = first.cli(&["cluster", "init"])?;
         ensure!(made["member"] == true && made["name"] == "one", "{made}");
         let token =
             first.cli(&["cluster", "token"])?["token"].as_str().context("a token")?.to_owned();
-        let mut hosts = Self { shared, hosts: vec![first], token, name: name.to_owned() };
+        let mut hosts = Self { shared, network, hosts: vec![first], token, name: name.to_owned() };
         for _ in 1..count {
             hosts.join(&[])?;
         }
@@ -51,17 +59,23 @@ impl Hosts {
         Ok(hosts)
     }
 
-    fn options(shared: &Shared, number: usize, more: &[&str], dir: Option<&Path>) -> Options {
-        let place = address();
+    fn options(
+        (shared, network): (&Shared, Option<&Network>),
+        number: usize,
+        more: &[&str],
+        dir: Option<&Path>,
+    ) -> Options {
+        let place = network.map_or_else(address, |net| format!("{}:7733", net.address(number)));
+        let prefix = network.map(|network| network.prefix(number)).unwrap_or_default();
         let own = ["--advertise", &place, "--node-name", NAMES[number]];
-        shared.options(dir, &[&own[..], more].concat())
+        Options { prefix, ..shared.options(dir, &[&own[..], more].concat()) }
     }
 
     /// Has another host join.
     pub fn join(&mut self, more: &[&str]) -> Result<()> {
         let number = self.hosts.len();
         let more = [&["--join", &self.token], more].concat();
-        let options = Self::options(&self.shared, number, &more, None);
+        let options = Self::options((&self.shared, self.network.as_ref()), number, &more, None);
         self.hosts.push(Daemon::start_with(&format!("{}-{}", self.name, NAMES[number]), options)?);
         Ok(())
     }
@@ -165,7 +179,7 @@ fn hosts_join_by_a_token_and_a_wrong_one_is_refused_by_name() -> Result<()> {
         ensure!(found["holders"].as_array().is_some_and(|all| all.len() == 1), "{cluster}");
     }
     let start = |name: &str, more: &[&str]| {
-        let options = Hosts::options(&hosts.shared, 2, more, None);
+        let options = Hosts::options((&hosts.shared, hosts.network.as_ref()), 2, more, None);
         Daemon::start_with(&format!("cl-join-{name}"), options)
     };
     let mistyped = hosts.token.replace("rekindle1-", "rekindle1-0");

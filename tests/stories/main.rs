@@ -22,6 +22,7 @@ mod life;
 mod lives;
 mod moving;
 mod parity;
+mod partitions;
 mod power_loss;
 mod removal;
 mod restarts;

@@ -29,6 +29,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("cpio", "cpio"),
     ("depmod", "kmod"),
     ("ip", "iproute2"),
+    ("nft", "nftables"),
     ("faketime", "faketime"),
     ("curl", "curl"),
     // libFuzzer.

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use rekindle_base::Life;
 use rekindle_env::{Acceptor, BoxFuture, Stream, TaskHandle};
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -88,9 +89,12 @@ fn one<'a>(
     Box::pin(async move {
         let calls = &desk.calls;
         let secured = calls.env.timeout(HELLO_TIME_MAX, calls.channel.accept(stream)).await;
-        let (stream, secured) = secured
-            .map_err(|_| "the other end does not begin TLS".to_owned())?
-            .map_err(|error| format!("no TLS: {error}"))?;
+        let secured = secured.map_err(|_| "the other end does not begin TLS".to_owned())?;
+        let (stream, secured) = match secured {
+            // A holder that knocks says nothing.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            secured => secured.map_err(|error| format!("no TLS: {error}"))?,
+        };
         let mut connection = Connection::new(&calls.env, stream);
         let identity = calls.identity(calls.home, secured);
         let life = hello::answer(&calls.env, &mut connection, &identity).await?;

@@ -55,6 +55,10 @@ pub async fn replaced(node: &Arc<Node>) -> String {
             if let Some(membership) = node.membership() {
                 membership.keeping.end();
             }
+            if node.staging.fenced().is_some() {
+                // The commit that has fenced it said less.
+                tracing::error!("this start of the node is over: {reason}");
+            }
             node.staging.fence(&reason);
             return reason;
         }
