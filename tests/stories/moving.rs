@@ -1,4 +1,5 @@
-//! A volume moves from one host of a cluster to another, while its clients go on.
+//! A volume moves from one host of a cluster to another, or gets other settings, while its clients
+//! go on.
 
 use crate::cluster::{Hosts, NAMES, check_at, refusal, write_for};
 use crate::forwarding::{row, write_through};
@@ -7,6 +8,7 @@ use e2e::promises::Promises;
 use e2e::shell::wait_until;
 use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Moves a volume amid the writes of a client. Returns the result of the move, and the client's
@@ -164,4 +166,91 @@ fn a_volume_of_a_guest_moves_home_and_what_cannot_move_says_why() -> Result<()> 
     })?;
     check_at(&mut promises, &hosts.hosts[1], "disk")?;
     hosts.end(&[0])
+}
+
+/// Settings of a volume, one after the other.
+const SETTINGS: [&[&str]; 5] = [
+    &["--copies", "1"],
+    &["--policy", "through", "--copies", "0"],
+    &["--policy", "uncached", "--copies", "0"],
+    &["--policy", "back", "--copies", "0", "--ack", "memory"],
+    &["--policy", "back", "--copies", "1", "--ack", "flash"],
+];
+
+#[test]
+fn settings_change_while_clients_here_and_elsewhere_go_on() -> Result<()> {
+    let hosts = Hosts::new("mv-set", 2)?;
+    let (mut near, mut far) = (Promises::new(2048), Promises::new(2048));
+    for (volume, promises) in [("near", &mut near), ("far", &mut far)] {
+        hosts.hosts[0].create(volume, "8M", &[])?;
+        write_for(promises, &hosts.hosts[0], volume, Duration::from_millis(200))?;
+    }
+    let mut here = NbdClient::connect(&hosts.hosts[0].socket(), "near")?;
+    let mut there = NbdClient::connect(&hosts.hosts[1].socket(), "far")?;
+    let is_done = AtomicBool::new(false);
+    let stalls = std::thread::scope(|scope| -> Result<[Duration; 2]> {
+        let is_done = &is_done;
+        let (near, far) = (&mut near, &mut far);
+        let (here, there) = (&mut here, &mut there);
+        let end = || is_done.load(Ordering::Relaxed);
+        let near = scope.spawn(move || write_through(near, here, "mv-set-near", end));
+        let far = scope.spawn(move || write_through(far, there, "mv-set-far", end));
+        let set = || -> Result<()> {
+            for settings in SETTINGS {
+                for volume in ["near", "far"] {
+                    std::thread::sleep(Duration::from_millis(300));
+                    hosts.hosts[0].cli(&[&["volume", "set", volume], settings].concat())?;
+                }
+            }
+            Ok(())
+        };
+        let done = set();
+        is_done.store(true, Ordering::Relaxed);
+        let stalls = [near, far].map(|client| client.join().expect("it does not panic"));
+        done?;
+        let [near, far] = stalls;
+        Ok([near?, far?])
+    })?;
+    println!(
+        "stalled for {} ms here, {} ms elsewhere",
+        stalls[0].as_millis(),
+        stalls[1].as_millis()
+    );
+    for volume in ["near", "far"] {
+        let shown = hosts.hosts[0].cli(&["volume", "show", volume])?;
+        ensure!(
+            shown["copies"] == 1 && shown["policy"] == "back" && shown["ack"] == "flash",
+            "{shown}"
+        );
+        ensure!(shown["clients"] == 1, "{shown}");
+    }
+    near.check(&mut here)?;
+    far.check(&mut there)?;
+
+    // The daemon is killed amid further changes: a volume has the old settings or the new ones.
+    drop(here);
+    std::thread::scope(|scope| -> Result<()> {
+        let (far, there) = (&mut far, &mut there);
+        let begun = Instant::now();
+        let end = move || begun.elapsed() > Duration::from_secs(8);
+        let far = scope.spawn(move || write_through(far, there, "mv-set-killed", end));
+        let owner = &hosts.hosts[0];
+        for (number, settings) in SETTINGS.iter().skip(1).take(3).enumerate() {
+            let set =
+                scope.spawn(move || owner.cli(&[&["volume", "set", "far"], *settings].concat()));
+            std::thread::sleep(Duration::from_millis(20 + 40 * number as u64));
+            let worker = owner.worker()?;
+            owner.kill_worker()?;
+            owner.wait_for_worker_after(worker)?;
+            if let Err(error) = set.join().expect("it does not panic") {
+                println!("the daemon was killed first: {error:#}");
+            }
+        }
+        far.join().expect("it does not panic").map(drop)
+    })?;
+    far.check(&mut there)?;
+    drop(there);
+    check_at(&mut near, &hosts.hosts[1], "near")?;
+    check_at(&mut far, &hosts.hosts[0], "far")?;
+    hosts.end(&[])
 }

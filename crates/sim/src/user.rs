@@ -11,6 +11,8 @@ use rekindle_base::units::MIB;
 use rekindle_front::http::Api;
 use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore};
 use rekindle_front::http::api::{ApiError, Debug, Job, StartAttach, StartSpace, StartVerify};
+use rekindle_staging::Policy;
+use rekindle_volume::WriteSettings;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -130,7 +132,13 @@ async fn command(
             end_of(served, service.start_attach(request).await?).await
         }
         12 => end_of(served, service.drain_volume(name).await?).await,
-        13..=14 => {
+        13 => {
+            let policies = [Policy::Back, Policy::Through, Policy::Uncached];
+            let policy = Some(policies[dice.below(3) as usize]);
+            let settings = WriteSettings { policy, ..WriteSettings::default() };
+            service.set_volume(name, settings).await.map(drop)
+        }
+        14 => {
             let kind = (has_map && forces).then_some(records::KIND);
             served.create(name, &Setup { kind, size: MIB, ..Setup::default() }).await
         }

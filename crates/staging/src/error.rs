@@ -14,8 +14,9 @@ pub enum Error {
     /// Another node owns the volume now, or a newer generation does.
     #[error("volume {0} is served by another node now")]
     Fenced(String),
-    /// Another node owns the volume now, and began with all that was acknowledged here.
-    #[error("volume {0} has moved to another node")]
+    /// Another node owns the volume now, or this one under other settings; it began with all that
+    /// was acknowledged.
+    #[error("volume {0} has moved to another node, or has other settings now")]
     Moved(String),
     /// A newer life of this node has taken over.
     #[error("{0}")]

@@ -25,7 +25,7 @@ pub use format::{Account, FORMATS, Outcome};
 pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
 pub use manage::hand_over::{Confirm, Moved};
 pub use manage::reap::Reaped;
-pub use manage::set::WriteSettings;
+pub use manage::settings::WriteSettings;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
@@ -193,8 +193,8 @@ impl Volumes {
         self.run("volume-resize", work).await
     }
 
-    /// Gives a volume without clients other settings. All that it has acknowledged reaches the
-    /// store first.
+    /// Gives a volume other settings, while its clients go on: see [`manage::hand_over`]. All that
+    /// it has acknowledged reaches the store first.
     pub async fn set(&self, name: &str, settings: WriteSettings) -> Result<Info, Error> {
         let name = name.to_owned();
         let work = move |inner| async move { set::set(&inner, &name, settings).await };

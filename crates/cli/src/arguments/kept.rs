@@ -41,11 +41,12 @@ Examples:
   rekindle volume set vm1 --policy through --copies 0
   rekindle volume set vm1 --ack memory
 
-What the volume has acknowledged goes to the store first. What is not named
-stays as it is.")]
+What the volume has acknowledged goes to the store first. Its clients go on:
+they wait for the last part of that, a few writes of the store. What is not
+named stays as it is.")]
 #[command(group = clap::ArgGroup::new("settings").required(true).multiple(true))]
 pub struct Set {
-    /// The volume; no client may be using it
+    /// The volume
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
     /// After what a write is acknowledged: back = the log has it, through and uncached = the store

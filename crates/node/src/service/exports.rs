@@ -17,9 +17,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub enum Export {
     /// Its owner runs here.
-    Here(Device),
-    /// The same, in a cluster: it may move to another node.
-    Movable(Movable),
+    Here(Movable),
     /// Its owner runs at another host of the cluster.
     There(Remote),
 }
@@ -28,6 +26,12 @@ impl Service {
     /// Attaches a volume whose owner is this node or a guest.
     pub async fn attach_here(&self, name: &str) -> Result<Device, ExportError> {
         self.attached(name).await?.map_err(|error| error.into())
+    }
+
+    /// The same, as NBD clients of this host have it.
+    pub async fn export_here(&self, name: &str) -> Result<Export, ExportError> {
+        let device = self.attach_here(name).await?;
+        Ok(Export::Here(Movable::new(self, name, device)))
     }
 
     /// The same; the inner error is of the volume.
@@ -72,8 +76,7 @@ impl Exports for Service {
     /// The owner's host counts the requests of forwarded clients.
     fn meters(&self, device: &Export) -> Arc<VolumeMeters> {
         match device {
-            Export::Here(device) => self.meters_of(device),
-            Export::Movable(movable) => self.meters_of(movable.device()),
+            Export::Here(movable) => self.meters_of(movable.device()),
             Export::There(_) => Arc::default(),
         }
     }
@@ -83,8 +86,7 @@ impl Exports for Service {
             let attached = self.attached(name).await?;
             let node = self.node().await.map_err(unavailable)?;
             let elsewhere = match attached {
-                Ok(device) if node.membership().is_none() => return Ok(Export::Here(device)),
-                Ok(device) => return Ok(Export::Movable(Movable::new(self, name, device))),
+                Ok(device) => return Ok(Export::Here(Movable::new(self, name, device))),
                 Err(error @ Error::Elsewhere(..)) => error,
                 Err(error) => return Err(error.into()),
             };
@@ -100,96 +102,84 @@ impl Exports for Service {
 impl Target for Export {
     fn size(&self) -> u64 {
         match self {
-            Export::Here(device) => device.size(),
-            Export::Movable(movable) => movable.size(),
+            Export::Here(movable) => movable.size(),
             Export::There(remote) => remote.size(),
         }
     }
 
     fn block_size(&self) -> u64 {
         match self {
-            Export::Here(device) => device.block_size(),
-            Export::Movable(movable) => movable.block_size(),
+            Export::Here(movable) => movable.block_size(),
             Export::There(remote) => remote.block_size(),
         }
     }
 
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         match self {
-            Export::Here(device) => device.read_now(offset, out),
-            Export::Movable(movable) => movable.read_now(offset, out),
+            Export::Here(movable) => movable.read_now(offset, out),
             Export::There(remote) => remote.read_now(offset, out),
         }
     }
 
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         match self {
-            Export::Here(device) => device.read(offset, out).await,
-            Export::Movable(movable) => movable.read(offset, out).await,
+            Export::Here(movable) => movable.read(offset, out).await,
             Export::There(remote) => remote.read(offset, out).await,
         }
     }
 
     fn admits(&self, under_way: u64, bytes: u64) -> bool {
         match self {
-            Export::Here(device) => device.admits(under_way, bytes),
-            Export::Movable(movable) => movable.admits(under_way, bytes),
+            Export::Here(movable) => movable.admits(under_way, bytes),
             Export::There(remote) => remote.admits(under_way, bytes),
         }
     }
 
     async fn quantum(&self) -> Quantum {
         match self {
-            Export::Here(device) => device.quantum().await,
-            Export::Movable(movable) => movable.quantum().await,
+            Export::Here(movable) => movable.quantum().await,
             Export::There(remote) => remote.quantum().await,
         }
     }
 
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
         match self {
-            Export::Here(device) => device.write(offset, data, durable),
-            Export::Movable(movable) => movable.write(offset, data, durable),
+            Export::Here(movable) => movable.write(offset, data, durable),
             Export::There(remote) => remote.write(offset, data, durable),
         }
     }
 
     fn all(&self, gathered: Gathered) -> Written {
         match self {
-            Export::Here(device) => device.all(gathered),
-            Export::Movable(movable) => movable.all(gathered),
+            Export::Here(movable) => movable.all(gathered),
             Export::There(remote) => remote.all(gathered),
         }
     }
 
     fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error> {
         match self {
-            Export::Here(device) => device.clear(offset, length, trim, durable),
-            Export::Movable(movable) => movable.clear(offset, length, trim, durable),
+            Export::Here(movable) => movable.clear(offset, length, trim, durable),
             Export::There(remote) => remote.clear(offset, length, trim, durable),
         }
     }
 
     async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
         match self {
-            Export::Here(device) => device.sync(ticket).await,
-            Export::Movable(movable) => movable.sync(ticket).await,
+            Export::Here(movable) => movable.sync(ticket).await,
             Export::There(remote) => remote.sync(ticket).await,
         }
     }
 
     async fn flush(&self) -> Result<(), Error> {
         match self {
-            Export::Here(device) => device.flush().await,
-            Export::Movable(movable) => movable.flush().await,
+            Export::Here(movable) => movable.flush().await,
             Export::There(remote) => remote.flush().await,
         }
     }
 
     async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
         match self {
-            Export::Here(device) => device.extents(offset, length).await,
-            Export::Movable(movable) => movable.extents(offset, length).await,
+            Export::Here(movable) => movable.extents(offset, length).await,
             Export::There(remote) => remote.extents(offset, length).await,
         }
     }

@@ -1,9 +1,10 @@
-//! The device of a volume whose owner runs here, for as long as it does: when the volume moves to
-//! another node, the client keeps its connection, and its requests go there.
+//! The device of a volume whose owner runs here. When the volume moves to another node, or gets
+//! other settings, the client keeps its connection, and its requests go to the next owner: another
+//! device here, or a [`Remote`].
 //!
 //! Requests that the old owner has taken get their replies from it, since the next owner began with
-//! all of them. Those that have waited for the end of the move, and all later ones, go through a
-//! [`Remote`].
+//! all of them. Those that have waited for the end of the hand-over, and all later ones, go to the
+//! next owner.
 
 use super::Service;
 use super::forward::Forward;
@@ -16,7 +17,7 @@ use rekindle_volume::Error;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
-/// A volume that may move. Clones share its place.
+/// A volume that may be handed over. Clones share its next owner.
 #[derive(Clone)]
 pub struct Movable {
     device: Device,
@@ -26,79 +27,118 @@ pub struct Movable {
 struct Shared {
     service: Service,
     volume: String,
-    /// The way to the next owner, once the volume has moved.
-    there: OnceCell<Remote>,
+    /// The next owner, once the volume was handed over.
+    next: OnceCell<Next>,
+}
+
+/// The next owner of a volume.
+enum Next {
+    Here(Movable),
+    There(Remote),
 }
 
 /// The place of a volume.
+#[derive(Clone, Copy)]
 enum Place<'a> {
-    Here(&'a Device),
+    Here(&'a Movable),
     There(&'a Remote),
 }
 
 impl Movable {
     pub(super) fn new(service: &Service, volume: &str, device: Device) -> Self {
         let (service, volume) = (service.clone(), volume.to_owned());
-        Self { device, shared: Arc::new(Shared { service, volume, there: OnceCell::new() }) }
+        Self { device, shared: Arc::new(Shared { service, volume, next: OnceCell::new() }) }
     }
 
-    /// The device of the owner here, which has moved or has not.
+    /// The device of the owner that the client came to.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
+    /// The last owner that is known here.
     fn place(&self) -> Place<'_> {
-        match self.shared.there.get() {
-            Some(remote) => Place::There(remote),
-            None => Place::Here(&self.device),
-        }
-    }
-
-    /// The way to the next owner of a volume that has moved.
-    async fn follow(&self) -> Result<&Remote, Error> {
-        let Shared { service, volume, there } = &*self.shared;
-        let open = async || {
-            let node = service.node().await.map_err(|error| given_up(unavailable(error)))?;
-            let way = Arc::new(Forward::new(service, &node, volume));
-            let facts = Facts {
-                volume: self.device.handle().vault().id,
-                size: self.device.size(),
-                block_size: self.device.block_size(),
-            };
-            tracing::info!(volume, "has moved: its client here is forwarded");
-            Remote::go_on(&node.env, way, facts).await.map_err(Error::from)
-        };
-        there.get_or_try_init(open).await
-    }
-
-    /// Submits a change whose bytes the caller keeps: here, or where the volume has moved.
-    async fn submit(
-        &self,
-        submit: impl Fn(Place<'_>) -> Result<Written, Error>,
-    ) -> Result<(), StagingError> {
-        if self.shared.there.get().is_none() {
-            match self.submit_here(&submit).await {
-                Err(StagingError::Moved(_)) => {}
-                done => return done,
+        let mut last = self;
+        loop {
+            match last.shared.next.get() {
+                Some(Next::Here(next)) => last = next,
+                Some(Next::There(remote)) => return Place::There(remote),
+                None => return Place::Here(last),
             }
         }
-        let remote = self.follow().await.map_err(staged)?;
-        self.settle(submit(Place::There(remote)).map_err(staged)?).await
     }
 
-    async fn submit_here(
+    /// Finds the next owner, after the end of this one.
+    async fn follow(&self) -> Result<(), Error> {
+        let Shared { service, volume, next } = &*self.shared;
+        let facts = Facts {
+            volume: self.device.handle().vault().id,
+            size: self.device.size(),
+            block_size: self.device.block_size(),
+        };
+        let find = async || -> Result<Next, Error> {
+            if let Ok(Ok(device)) = service.attached(volume).await
+                && device.handle().vault().id == facts.volume
+                && (device.size(), device.block_size()) == (facts.size, facts.block_size)
+            {
+                tracing::debug!(volume, "was handed over: its client goes on here");
+                return Ok(Next::Here(Self::new(service, volume, device)));
+            }
+            let node = service.node().await.map_err(|error| given_up(unavailable(error)))?;
+            let way = Arc::new(Forward::new(service, &node, volume));
+            tracing::info!(volume, "has moved: its client here is forwarded");
+            Ok(Next::There(Remote::go_on(&node.env, way, facts).await?))
+        };
+        next.get_or_try_init(find).await.map(|_| ())
+    }
+
+    /// Submits a change to the last owner. While that one leaves, `keep` makes a copy of the
+    /// change, which is submitted to the owner that takes it.
+    fn submit<S, K>(&self, submit: S, keep: impl FnOnce() -> K) -> Result<Written, Error>
+    where
+        S: FnOnce(Place<'_>) -> Result<Written, Error>,
+        K: Fn(Place<'_>) -> Result<Written, Error> + Send + Sync + 'static,
+    {
+        let place = self.place();
+        let Place::Here(owner) = place else { return submit(place) };
+        if owner.device.is_leaving() {
+            let (this, kept) = (self.clone(), keep());
+            return Ok(Written::Pending(Box::pin(async move { this.submit_kept(kept).await })));
+        }
+        Ok(match submit(place)? {
+            // A ticket that is returned is of the first device.
+            Written::NeedsSync(ticket) if !std::ptr::eq(owner, self) => {
+                let device = owner.device.clone();
+                Written::Pending(Box::pin(async move { device.sync(ticket).await.map_err(staged) }))
+            }
+            written => written,
+        })
+    }
+
+    async fn submit_kept(
         &self,
-        submit: impl Fn(Place<'_>) -> Result<Written, Error>,
+        submit: impl Fn(Place<'_>) -> Result<Written, Error> + Send + Sync,
     ) -> Result<(), StagingError> {
-        self.device.stays().await?;
-        self.settle(submit(Place::Here(&self.device)).map_err(staged)?).await
-    }
-
-    async fn settle(&self, written: Written) -> Result<(), StagingError> {
-        match written {
-            Written::Acked => Ok(()),
-            Written::NeedsSync(ticket) => self.device.sync(ticket).await.map_err(staged),
-            Written::Pending(later) => later.await,
+        loop {
+            let place = self.place();
+            let done = async {
+                if let Place::Here(owner) = place {
+                    owner.device.stays().await?;
+                }
+                match (submit(place)?, place) {
+                    (Written::Acked, _) => Ok(()),
+                    (Written::NeedsSync(ticket), Place::Here(owner)) => {
+                        owner.device.sync(ticket).await
+                    }
+                    (Written::NeedsSync(ticket), Place::There(_)) => self.device.sync(ticket).await,
+                    (Written::Pending(later), _) => Ok(later.await?),
+                }
+            };
+            match (done.await, place) {
+                (Err(error), Place::Here(owner)) if is_moved(&error) => {
+                    owner.follow().await.map_err(staged)?;
+                }
+                (done, _) => return done.map_err(staged),
+            }
         }
     }
 }
@@ -122,7 +162,7 @@ fn given_up(error: ExportError) -> Error {
 impl Target for Movable {
     fn size(&self) -> u64 {
         match self.place() {
-            Place::Here(device) => device.size(),
+            Place::Here(owner) => owner.device.size(),
             Place::There(remote) => remote.size(),
         }
     }
@@ -133,7 +173,7 @@ impl Target for Movable {
 
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         match self.place() {
-            Place::Here(device) => match device.read_now(offset, out) {
+            Place::Here(owner) => match owner.device.read_now(offset, out) {
                 Err(error) if is_moved(&error) => Ok(false),
                 done => done,
             },
@@ -142,69 +182,58 @@ impl Target for Movable {
     }
 
     async fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
-        if let Place::Here(device) = self.place() {
-            match device.read(offset, out).await {
-                Err(error) if is_moved(&error) => {}
+        loop {
+            let owner = match self.place() {
+                Place::Here(owner) => owner,
+                Place::There(remote) => return remote.read(offset, out).await,
+            };
+            match owner.device.read(offset, out).await {
+                Err(error) if is_moved(&error) => owner.follow().await?,
                 done => return done,
             }
         }
-        self.follow().await?.read(offset, out).await
     }
 
     fn admits(&self, under_way: u64, bytes: u64) -> bool {
         match self.place() {
             // The bytes are kept elsewhere than in the log meanwhile.
-            Place::Here(device) => device.is_leaving() || device.admits(under_way, bytes),
+            Place::Here(owner) => {
+                owner.device.is_leaving() || owner.device.admits(under_way, bytes)
+            }
             Place::There(remote) => remote.admits(under_way, bytes),
         }
     }
 
     async fn quantum(&self) -> Quantum {
         match self.place() {
-            Place::Here(device) => device.quantum().await,
+            Place::Here(owner) => owner.device.quantum().await,
             Place::There(remote) => remote.quantum().await,
         }
     }
 
     fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
-        match self.place() {
-            Place::Here(device) if !device.is_leaving() => device.write(offset, data, durable),
+        let write = move |place: Place<'_>, data: &[u8]| match place {
+            Place::Here(owner) => owner.device.write(offset, data, durable),
             Place::There(remote) => remote.write(offset, data, durable),
-            Place::Here(_) => {
-                let (this, data) = (self.clone(), data.to_vec());
-                Ok(Written::Pending(Box::pin(async move {
-                    let write = |place: Place<'_>| match place {
-                        Place::Here(device) => device.write(offset, &data, durable),
-                        Place::There(remote) => remote.write(offset, &data, durable),
-                    };
-                    this.submit(write).await
-                })))
-            }
-        }
+        };
+        let keep = || {
+            let data = data.to_vec();
+            move |place: Place<'_>| write(place, &data)
+        };
+        self.submit(|place| write(place, data), keep)
     }
 
     fn all(&self, gathered: Gathered) -> Written {
-        // Tickets are of the device here.
+        // Tickets are of the first device.
         self.device.all(gathered)
     }
 
     fn clear(&self, offset: u64, length: u64, trim: bool, durable: bool) -> Result<Written, Error> {
-        match self.place() {
-            Place::Here(device) if !device.is_leaving() => {
-                device.clear(offset, length, trim, durable)
-            }
+        let clear = move |place: Place<'_>| match place {
+            Place::Here(owner) => owner.device.clear(offset, length, trim, durable),
             Place::There(remote) => remote.clear(offset, length, trim, durable),
-            Place::Here(_) => {
-                let this = self.clone();
-                Ok(Written::Pending(Box::pin(async move {
-                    let clear = |place: Place<'_>| match place {
-                        Place::Here(device) => device.clear(offset, length, trim, durable),
-                        Place::There(remote) => remote.clear(offset, length, trim, durable),
-                    };
-                    this.submit(clear).await
-                })))
-            }
-        }
+        };
+        self.submit(clear, || clear)
     }
 
     /// The next owner began with what the tickets stand for.
@@ -213,22 +242,28 @@ impl Target for Movable {
     }
 
     async fn flush(&self) -> Result<(), Error> {
-        if let Place::Here(device) = self.place() {
-            match device.flush().await {
-                Err(error) if is_moved(&error) => {}
+        loop {
+            let owner = match self.place() {
+                Place::Here(owner) => owner,
+                Place::There(remote) => return remote.flush().await,
+            };
+            match owner.device.flush().await {
+                Err(error) if is_moved(&error) => owner.follow().await?,
                 done => return done,
             }
         }
-        self.follow().await?.flush().await
     }
 
     async fn extents(&self, offset: u64, length: u64) -> Result<Vec<Extent>, Error> {
-        if let Place::Here(device) = self.place() {
-            match device.extents(offset, length).await {
-                Err(error) if is_moved(&error) => {}
+        loop {
+            let owner = match self.place() {
+                Place::Here(owner) => owner,
+                Place::There(remote) => return remote.extents(offset, length).await,
+            };
+            match owner.device.extents(offset, length).await {
+                Err(error) if is_moved(&error) => owner.follow().await?,
                 done => return done,
             }
         }
-        self.follow().await?.extents(offset, length).await
     }
 }

@@ -9,9 +9,12 @@ use rekindle_base::Kind;
 use rekindle_base::random::Random;
 use rekindle_env::Env;
 use rekindle_front::http::Api;
+use rekindle_front::http::api::kept::Keep;
 use rekindle_front::http::api::{JobState, MoveVolume};
 use rekindle_front::nbd::{ExportError, Target};
 use rekindle_node::Export;
+use rekindle_staging::Policy;
+use rekindle_volume::WriteSettings;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -102,8 +105,7 @@ impl Run {
 
     /// Attaches a volume, if this host serves it.
     async fn attach(&self, served: &Served, volume: &Volume) -> Result<Option<Export>, String> {
-        let attached = served.attach(&volume.name).await;
-        self.attached(volume, attached.map(Export::Here))
+        self.attached(volume, served.service.export_here(&volume.name).await)
     }
 
     /// Attaches a volume, wherever it is served.
@@ -192,6 +194,10 @@ impl Run {
         while !self.stage.is_ending() && served.ended().is_none() {
             env.sleep(Duration::from_millis(dice.below(3000))).await;
             let volume = &self.volumes[dice.below(self.volumes.len() as u64) as usize];
+            if dice.below(4) == 0 {
+                self.set(&served, volume, dice.below(2) == 0).await?;
+                continue;
+            }
             let to = super::NAMES[dice.below(HOSTS as u64) as usize].to_owned();
             let begun = served.service.move_volume(&volume.name, MoveVolume { to }).await;
             let mut job = match begun {
@@ -213,6 +219,22 @@ impl Run {
                 }
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Gives a volume of this host other settings: stricter ones, or those that it had first.
+    async fn set(&self, served: &Served, volume: &Volume, strict: bool) -> Result<(), String> {
+        let Setup { policy, copies, .. } = volume.setup;
+        let (policy, copies) = if strict { (Policy::Through, 0) } else { (policy, copies) };
+        let settings = WriteSettings {
+            policy: Some(policy),
+            copies: Some(copies),
+            ..WriteSettings::default()
+        };
+        match served.service.set_volume(&volume.name, settings).await {
+            Ok(_) => heard::note("cluster: a volume has other settings"),
+            Err(error) => self.may_not_move(&error.kind.to_string(), &error.message)?,
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
-//! The end of a move: the owner of a volume hands it over to another node.
+//! The end of a generation while clients go on: the owner of a volume hands it over to another
+//! node, or to itself under other settings.
 //!
 //! New changes wait, what is unfinished goes to the datastore, then reads wait, too, and one
 //! conditional write of the vault names the next owner. All that was acknowledged is in the root
 //! that the next owner begins with, so what waits for its acknowledgement then still gets it.
-//! Requests that have waited end with [`Error::Moved`]; when the move fails, they go on here.
+//! Requests that have waited end with [`Error::Moved`]; when the hand-over fails, they go on here.
 //!
 //! The outcome of that write is always found out: a write without an answer may land at any time,
 //! and until then this node cannot know whether the volume is still its own. The death of the
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// The end of a move. Dropped before [`HandOver::give`] has succeeded, it lets the volume's
+/// The end of a generation. Dropped before [`HandOver::give`] has succeeded, it lets the volume's
 /// requests go on here.
 pub struct HandOver {
     volume: Arc<Staged>,
@@ -32,7 +33,7 @@ pub struct HandOver {
 /// The verdict about a vault that was read back after an attempt to name the next owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Given {
-    /// Another node owns the volume.
+    /// Another node owns the volume, or this one in its next generation.
     Gone,
     /// The volume is ours, as before: try again over the vault that was read.
     Ours,
@@ -98,11 +99,15 @@ impl HandOver {
         is_settled(&self.volume, &self.volume.gate.lock())
     }
 
-    /// Makes the life `to` the owner, and ends the volume's service here. The caller has written
-    /// into the vault that the volume leaves. After an error the volume is still this node's, or
-    /// the volume has ended with that error. The call lasts as long as the store does not say
-    /// which.
-    pub async fn give(mut self, to: Life) -> Result<(), Error> {
+    /// Makes the life `to` the owner, changes the settings in the vault, and ends the volume's
+    /// service here. The caller has written into the vault that the volume leaves. After an error
+    /// the volume is still this node's as before, or the volume has ended with that error. The call
+    /// lasts as long as the store does not say which.
+    pub async fn give(
+        mut self,
+        to: Life,
+        change: &(dyn Fn(Vault) -> Vault + Send + Sync),
+    ) -> Result<(), Error> {
         let volume = self.volume.clone();
         let inner = &volume.inner;
         inner.not_dismissed().await?;
@@ -122,7 +127,8 @@ impl HandOver {
         let (mut over, mut pause, mut is_open) = (ours.clone(), Duration::ZERO, false);
         self.may_be_given = true;
         loop {
-            let error = match inner.writer.replace(&over, given(&over.value, to)).await {
+            let next = change(given(&over.value, to));
+            let error = match inner.writer.replace(&over, next).await {
                 Ok(_) => break,
                 Err(error) => error,
             };
@@ -131,7 +137,7 @@ impl HandOver {
                 wait(&volume, &error, &mut pause).await?;
             }
             let found = vault_now(&volume, &over.key, &mut pause).await?;
-            match look(inner.writer.life(), &ours.value, &attempt, &found.value) {
+            match look((inner.writer.life(), to), &ours.value, &attempt, &found.value) {
                 Given::Gone => break,
                 // No attempt of this call can land any more.
                 Given::Ours if error.kind() == Kind::Full && !is_open => {
@@ -150,7 +156,7 @@ impl HandOver {
                 Given::Judged(_) => return Err(volume.fenced()),
             }
         }
-        tracing::info!(volume = %volume.name, to = %to.node, "another node owns the volume now");
+        tracing::info!(volume = %volume.name, owner = %to.node, "handed over");
         volume.end_with(Error::Moved(volume.name.clone()));
         Ok(())
     }
@@ -199,10 +205,16 @@ fn is_settled(volume: &Staged, gate: &VolumeState) -> Result<(), Error> {
     Err(rekindle_datastore::Error::Unavailable(reason).into())
 }
 
-/// Judges `found` after an attempt to give `ours` to another node.
-fn look(life: Life, ours: &Vault, attempt: &Attempt, found: &Vault) -> Given {
-    let is_others = found.id == ours.id && found.owner.is_some() && found.owner != ours.owner;
-    if is_others && found.generation > ours.generation {
+/// Judges `found` after an attempt of `life` to give `ours` to the life `to`.
+fn look((life, to): (Life, Life), ours: &Vault, attempt: &Attempt, found: &Vault) -> Given {
+    let is_next = match found.owner {
+        Some(owner) if owner == life.node => {
+            owner == to.node && found.incarnation == to.incarnation
+        }
+        Some(_) => true,
+        None => false,
+    };
+    if is_next && found.id == ours.id && found.generation > ours.generation {
         return Given::Gone;
     }
     match judge(life.incarnation, ours, attempt, found) {
@@ -225,7 +237,7 @@ mod tests {
         let life = Life { node, incarnation: Incarnation(4) };
         let to = Life { node: NodeId([9; 16]), incarnation: Incarnation(7) };
         let attempt = Attempt { root: ours.root, checkpoint: ours.checkpoint, over: 0 };
-        let seen = |found: Vault| look(life, &ours, &attempt, &found);
+        let seen = |found: Vault| look((life, to), &ours, &attempt, &found);
         assert_eq!(seen(given(&ours, to)), Given::Gone);
         let on = Life { node: NodeId([8; 16]), ..to };
         assert_eq!(seen(given(&given(&ours, to), on)), Given::Gone, "and moved on");
@@ -241,6 +253,12 @@ mod tests {
         assert_eq!(seen(back), Given::Judged(Verdict::Fenced));
         let older = Vault { generation: Generation(ours.generation.0 - 1), ..ours.clone() };
         assert_eq!(seen(older), Given::Judged(Verdict::Absurd));
+        // Under other settings, at the same node.
+        let seen = |found: Vault| look((life, life), &ours, &attempt, &found);
+        assert_eq!(seen(given(&ours, life)), Given::Gone);
+        assert_eq!(seen(ours.clone()), Given::Ours);
+        let newer = Life { incarnation: Incarnation(5), ..life };
+        assert_eq!(seen(given(&ours, newer)), Given::Judged(Verdict::Deposed));
     }
 
     #[test]

@@ -16,5 +16,6 @@ pub(crate) mod rest;
 pub(crate) mod rested;
 pub(crate) mod roots;
 pub(crate) mod set;
+pub(crate) mod settings;
 pub(crate) mod trash;
 pub(crate) mod versions;

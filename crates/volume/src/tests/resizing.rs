@@ -80,9 +80,6 @@ fn other_settings_come_with_a_generation_and_after_all_that_was_acknowledged() {
         bed.volumes.create(spec("vm1")).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         write(&handle, 0, b"data").await.unwrap();
-        let held = bed.volumes.set("vm1", copies(1)).await;
-        assert_eq!(kind(held), Kind::Conflict, "a client holds it");
-        drop(handle);
         for (settings, why) in [
             (WriteSettings::default(), "no setting"),
             (copies(9), "too many"),
@@ -98,8 +95,11 @@ fn other_settings_come_with_a_generation_and_after_all_that_was_acknowledged() {
         assert_eq!(bed.volumes.set("vm1", through).await.unwrap().vault.policy, Policy::Through);
         let after = bed.vault("vm1").await;
         assert_eq!(after.generation, before.generation.next());
-        assert_eq!(after.begins, after.checkpoint);
+        assert_eq!((after.owner, after.incarnation), (before.owner, before.incarnation));
+        assert_eq!((after.begins, after.leaves), (after.checkpoint, None));
         assert!(after.checkpoint > before.checkpoint, "the store has the write");
+        let late = write(&handle, 0, b"late").await.unwrap_err();
+        assert!(matches!(late, rekindle_staging::Error::Moved(_)), "{late}");
         let handle = bed.volumes.attach("vm1").await.unwrap();
         assert_eq!(read(&handle, 0, 4).await, b"data");
         write(&handle, 4, b"more").await.unwrap();
@@ -122,13 +122,34 @@ fn settings_of_a_volume_whose_changes_the_store_does_not_take_stay_as_they_are()
         bed.volumes.create(spec("vm1")).await.unwrap();
         let handle = bed.volumes.attach("vm1").await.unwrap();
         write(&handle, 0, b"data").await.unwrap();
-        drop(handle);
         bed.faults.set("gone=1h".parse().unwrap());
         let through = WriteSettings { policy: Some(Policy::Through), ..WriteSettings::default() };
         assert!(bed.volumes.set("vm1", through).await.is_err());
+        write(&handle, 4, b"more").await.expect("the client goes on");
         bed.faults.set(Plan::default());
+        assert_eq!(read(&handle, 0, 8).await, b"datamore");
+        drop(handle);
         let handle = bed.volumes.attach("vm1").await.unwrap();
         assert_eq!(handle.vault().policy, Policy::Back);
         assert_eq!(read(&handle, 0, 4).await, b"data");
+    });
+}
+
+#[test]
+fn settings_that_come_at_once_are_valid_together() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(spec("vm1")).await.unwrap();
+        drop(bed.volumes.attach("vm1").await.unwrap());
+        bed.faults.set("latency=20ms".parse().unwrap());
+        let through = WriteSettings { policy: Some(Policy::Through), ..WriteSettings::default() };
+        let copies = WriteSettings { copies: Some(1), ..WriteSettings::default() };
+        let (one, other) =
+            futures_util::join!(bed.volumes.set("vm1", through), bed.volumes.set("vm1", copies));
+        assert!(one.is_ok() != other.is_ok(), "{one:?} {other:?}");
+        let vault = bed.vault("vm1").await;
+        assert_eq!(vault.policy == Policy::Through, vault.copies == 0);
+        bed.volumes.attach("vm1").await.unwrap();
     });
 }
