@@ -20,7 +20,7 @@ impl Hosts {
         let store = bench.scratch.join(format!("{name}-store"));
         let _ = std::fs::remove_dir_all(&store);
         let store = format!("file://{}", store.display());
-        let settings = "[destage]\nage = '1h'\n";
+        let settings = "follow_clients = 'off'\n[destage]\nage = '1h'\n";
         let mut hosts: Vec<Rekindle> = Vec::new();
         for number in 0..count {
             let (own, address) = (format!("{name}-{number}"), address());

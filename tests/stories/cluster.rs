@@ -37,12 +37,16 @@ pub const NAMES: [&str; 4] = ["one", "two", "three", "four"];
 impl Hosts {
     /// Starts so many, and waits until each has a holder of its copies, if there are others.
     pub fn new(name: &str, count: usize) -> Result<Self> {
-        Self::on(name, count, None)
+        Self::over(Shared::new(name)?, name, count, None)
     }
 
-    /// The same, on a network of their own.
-    pub fn on(name: &str, count: usize, network: Option<Network>) -> Result<Self> {
-        let shared = Shared::new(name)?;
+    /// The same, over this store and on this network.
+    pub fn over(
+        shared: Shared,
+        name: &str,
+        count: usize,
+        network: Option<Network>,
+    ) -> Result<Self> {
         let options = Self::options((&shared, network.as_ref()), 0, &[], None);
         let first = Daemon::start_with(&format!("{name}-one"), options)?;
         let made = first.cli(&["cluster", "init"])?;

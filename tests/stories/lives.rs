@@ -21,8 +21,14 @@ pub(crate) struct Shared(PathBuf);
 
 impl Shared {
     pub(crate) fn new(name: &str) -> Result<Self> {
+        Self::with_settings(name, "")
+    }
+
+    /// The same, with further settings.
+    pub(crate) fn with_settings(name: &str, settings: &str) -> Result<Self> {
         let folder = scratch(&format!("{name}-shared"))?;
-        std::fs::write(folder.join("settings.toml"), "[destage]\nage = '1h'\n")?;
+        let settings = format!("{settings}\n[destage]\nage = '1h'\n");
+        std::fs::write(folder.join("settings.toml"), settings)?;
         Ok(Self(folder))
     }
 

@@ -3,6 +3,7 @@
 
 use crate::cluster::{Hosts, NAMES, check_at, refusal, write_for};
 use crate::forwarding::{row, write_through};
+use crate::lives::Shared;
 use anyhow::{Context, Result, ensure};
 use e2e::promises::Promises;
 use e2e::shell::wait_until;
@@ -164,6 +165,40 @@ fn a_volume_of_a_guest_moves_home_and_what_cannot_move_says_why() -> Result<()> 
         let removed = hosts.hosts[1].cli(&["cluster", "remove", &lost]);
         removed.inspect_err(|why| println!("{why:#}")).is_ok()
     })?;
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    hosts.end(&[0])
+}
+
+#[test]
+fn a_volume_follows_its_client_to_another_host() -> Result<()> {
+    let shared = Shared::with_settings("mv-follows", "follow_clients = '2s'")?;
+    let mut hosts = Hosts::over(shared, "mv-follows", 2, None)?;
+    let mut promises = Promises::new(2048);
+    hosts.hosts[0].create("disk", "8M", &["--copies", "1"])?;
+    write_for(&mut promises, &hosts.hosts[0], "disk", Duration::from_millis(300))?;
+    let own = hosts.node(1)?;
+    let mut client = NbdClient::connect(&hosts.hosts[1].socket(), "disk")?;
+    let begun = Instant::now();
+    let is_home = || {
+        let is_owner = owner(&hosts, 1).is_ok_and(|owner| owner == own);
+        is_owner || begun.elapsed() > Duration::from_secs(60)
+    };
+    let longest = write_through(&mut promises, &mut client, "mv-follows", is_home)?;
+    println!(
+        "there after {} ms, stalled for {} ms",
+        begun.elapsed().as_millis(),
+        longest.as_millis()
+    );
+    ensure!(owner(&hosts, 1)? == own, "it stays where it was");
+    promises.check(&mut client)?;
+    // Its own host's loss is one of the client, too; another host's is not.
+    hosts.lose(0)?;
+    let before = promises.acknowledged();
+    let begun = Instant::now();
+    let end = || begun.elapsed() > Duration::from_secs(2);
+    write_through(&mut promises, &mut client, "mv-follows-on", end)?;
+    ensure!(promises.acknowledged() > before, "{before}");
+    drop(client);
     check_at(&mut promises, &hosts.hosts[1], "disk")?;
     hosts.end(&[0])
 }

@@ -3,6 +3,7 @@
 
 use crate::cluster::{Hosts, NAMES, check_at, write_for};
 use crate::forwarding::write_through;
+use crate::lives::Shared;
 use anyhow::{Context, Result, ensure};
 use e2e::network::{Network, PROGRAMS};
 use e2e::promises::Promises;
@@ -33,7 +34,7 @@ fn break_amid_writes(name: &str, broken: impl Fn(&Network, &Places) -> Result<()
     if skip_without(PROGRAMS, true) {
         return Ok(());
     }
-    let hosts = Hosts::on(name, 3, Some(Network::new(3)?))?;
+    let hosts = Hosts::over(Shared::new(name)?, name, 3, Some(Network::new(3)?))?;
     let network = hosts.network.as_ref().context("a network")?;
     let (mut near, mut far) = (Promises::new(BLOCKS), Promises::new(BLOCKS));
     for (volume, promises) in [("near", &mut near), ("far", &mut far)] {

@@ -92,6 +92,7 @@ impl Reader {
         self.take("domain", word, &mut cluster.domain)?;
         self.take("node_name", word, &mut cluster.name)?;
         self.take("holder_domains", parse::spread, &mut cluster.spread)?;
+        self.take("follow_clients", interval, &mut cluster.follow_clients)?;
         self.take("hold_budget", parse::budget, &mut cluster.hold_bytes)?;
         self.take("warm", path, &mut config.warm)?;
         self.take("warm_size", parse::budget, &mut config.warm_bytes)?;
@@ -293,6 +294,7 @@ mod tests {
             stop_parallel = 8
             read_ahead = "on"
             direct_path = "off"
+            follow_clients = "2m"
             [destage]
             age = "2s"
             workers = 4
@@ -321,6 +323,11 @@ mod tests {
         assert_eq!(config.parity.map(|parity| parity.to_string()), Some("16+1".into()));
         assert_eq!(parse("parity = 'off'").expect("good").config.parity, None);
         assert_eq!((config.read_ahead, config.direct_path), (true, false));
+        assert_eq!(config.cluster.follow_clients, Some(Duration::from_secs(120)));
+        assert_eq!(
+            parse("follow_clients = 'off'").expect("good").config.cluster.follow_clients,
+            None
+        );
         let Destage { age, workers, writes_per_minute, .. } = config.destage;
         assert_eq!((age, workers, writes_per_minute), (Duration::from_secs(2), 4, 0));
         assert_eq!((config.stuck_after, config.stop_parallel), (Duration::from_secs(3), 8));

@@ -64,6 +64,9 @@ pub struct Cluster {
     pub spread: HolderSpread,
     /// Flash for copies of other nodes' logs, bytes.
     pub hold_bytes: u64,
+    /// Time after which a volume whose clients are all at one other host moves there; `None`: no
+    /// volume moves by itself.
+    pub follow_clients: Option<Duration>,
 }
 
 /// Where the holders of a node's copies may be.
@@ -123,6 +126,7 @@ impl Default for Cluster {
             name: String::new(),
             spread: HolderSpread::default(),
             hold_bytes: limits::HOLD_BYTES_DEFAULT,
+            follow_clients: Some(limits::FOLLOW_CLIENTS_DEFAULT),
         }
     }
 }

@@ -79,6 +79,10 @@ pub const STOP_WAIT: Duration = Duration::from_secs(20);
 pub const SESSION_WAIT: Duration = Duration::from_secs(5);
 /// The same at a node that is fenced: what its clients wait for comes from another host only.
 pub const FENCED_SESSION_WAIT: Duration = Duration::from_millis(100);
+/// Time after which a volume follows its clients to another host.
+pub const FOLLOW_CLIENTS_DEFAULT: Duration = Duration::from_secs(30);
+/// Pause between two looks for that.
+pub const FOLLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time for the store to tell a node that is fenced already which one goes on.
 pub const FENCED_LOOK_WAIT: Duration = Duration::from_secs(2);
 /// Time that a question for the progress of a stop waits for the end of the stop, before it is

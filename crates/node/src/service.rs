@@ -7,6 +7,7 @@
 mod api;
 pub mod cluster;
 mod exports;
+mod follow;
 mod forward;
 pub mod guests;
 mod kept;

@@ -76,6 +76,8 @@ pub struct Setup {
     pub copies: u8,
     /// What its writes do while there are fewer.
     pub on_missing_copy: MissingCopy,
+    /// Time after which a volume follows its clients.
+    pub follow: Option<Duration>,
     /// Address at which other nodes reach this one.
     pub advertise: Option<String>,
     /// The token of the cluster to join.
@@ -109,6 +111,7 @@ impl Default for Setup {
             copies: 0,
             on_missing_copy: MissingCopy::default(),
             advertise: None,
+            follow: None,
             join: None,
             name: String::new(),
             folder: FOLDER.into(),
@@ -128,6 +131,7 @@ impl Setup {
                 advertise: self.advertise.clone(),
                 join: self.join.clone().map(Token::new),
                 name: self.name.clone(),
+                follow_clients: self.follow,
                 ..Cluster::default()
             },
             flash_bytes: Some(self.flash_bytes),

@@ -38,6 +38,8 @@ const NAMES: [&str; HOSTS] = ["one", "two", "three"];
 const HELD: &str = "/node/copies";
 /// Time in which a cluster without faults has every volume in service, and holders for every node.
 const SETTLES_WITHIN: Duration = Duration::from_secs(120);
+/// Time after which a volume follows its clients, in a part of the runs.
+const FOLLOW: Duration = Duration::from_secs(2);
 /// Sets the sequence of the moves apart: a run without them is as it was before there were any.
 const MOVES: u64 = 0x6d6f_7665;
 /// Pause before another look.
@@ -133,6 +135,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let setups = (0..HOSTS).map(|host| Setup {
         advertise: Some(format!("tcp:10.0.0.{}:7733", host + 1)),
         name: NAMES[host].to_owned(),
+        follow: (seed % 4 == 1).then_some(FOLLOW),
         ..setup.clone()
     });
     let run = Arc::new(Run {

@@ -1,5 +1,6 @@
 //! The cluster, for other nodes and for users.
 
+use super::follow;
 use super::forward::{label_of, name_of};
 use super::guests::{self, Heir};
 use super::visitors::{self, ForOthers};
@@ -63,6 +64,10 @@ async fn take_part(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
     node.env.spawn("cluster-serve", rekindle_cluster::serve(acceptor, Arc::new(desk)));
     node.env.spawn("cluster-watch", watch(service, node, &member).run());
     let measured = member.holder.clone();
+    if let Some(after) = node.config.cluster.follow_clients {
+        let following = follow::follow(service.clone(), Arc::downgrade(node), after);
+        node.env.spawn("follow-clients", following);
+    }
     node.env.spawn("cluster-measure", async move { measured.measure().await });
     node.env.spawn("cluster-greet", greet(member.clone()));
     node.env.spawn("cluster-keys", renew_keys(service.clone(), Arc::downgrade(node)));

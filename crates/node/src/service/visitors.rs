@@ -20,6 +20,7 @@ use rekindle_front::nbd::{ExportError, serve_device};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 /// The clients of other hosts.
@@ -51,6 +52,16 @@ impl Drop for Enrolled {
 }
 
 impl Visitors {
+    /// The clients by their volumes, each with the home node of its host and the time since it came.
+    pub(super) fn of_volumes(&self, now: Moment) -> BTreeMap<String, Vec<(NodeId, Duration)>> {
+        let mut volumes = BTreeMap::<_, Vec<_>>::new();
+        for Visitor { row, .. } in self.all.lock().values() {
+            let visitors = volumes.entry(row.volume.clone()).or_default();
+            visitors.extend(row.host.map(|host| (host, now.since(row.since))));
+        }
+        volumes
+    }
+
     /// The clients as a user sees them. `name` gives the name of a node.
     pub(crate) fn view(
         &self,
