@@ -21,6 +21,7 @@ mod lab;
 mod life;
 mod lives;
 mod moving;
+mod nemesis;
 mod parity;
 mod partitions;
 mod power_loss;

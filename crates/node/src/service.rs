@@ -13,6 +13,7 @@ pub mod guests;
 mod kept;
 mod movable;
 mod moves;
+mod named;
 mod visitors;
 mod words;
 

@@ -3,10 +3,11 @@
 use super::follow;
 use super::forward::{label_of, name_of};
 use super::guests::{self, Heir};
+use super::named::{conflict, invalid, meant, member_of};
 use super::visitors::{self, ForOthers};
 use crate::assemble::Node;
 use crate::cluster::member_file::MemberFile;
-use crate::cluster::{Joined, Member, Membership, open_holder, record};
+use crate::cluster::{Joined, Member, open_holder, record};
 use crate::guests::Guest as State;
 use crate::health;
 use crate::record::NodeRecord;
@@ -162,19 +163,6 @@ pub(super) async fn at_another_host(member: &Member, volume: &str, owner: NodeId
     ))
 }
 
-fn invalid(message: String) -> ApiError {
-    ApiError::new(Kind::Invalid, message)
-}
-
-pub(super) fn member_of(node: &Node) -> Result<&Membership, ApiError> {
-    node.membership().ok_or_else(|| {
-        invalid(
-            "this node is in no cluster: `rekindle cluster init` makes one, `rekindle up --join TOKEN` joins one"
-                .to_owned(),
-        )
-    })
-}
-
 /// Makes a cluster over the store, with this node as its first member.
 pub(crate) async fn init(service: &Service, node: &Arc<Node>) -> Result<Cluster, ApiError> {
     let config = &node.config;
@@ -229,10 +217,6 @@ fn failed(error: rekindle_datastore::Error) -> ApiError {
     ApiError::new(error.kind(), error.to_string())
 }
 
-fn conflict(why: String) -> ApiError {
-    ApiError::new(Kind::Conflict, why)
-}
-
 /// Replaces the key of this host, while connections go on.
 pub(crate) async fn rotate(service: &Service, node: &Arc<Node>) -> Result<(), ApiError> {
     let member = member_of(node)?.member.clone();
@@ -252,28 +236,6 @@ async fn note_place(service: &Service, node: &Arc<Node>, member: &Member) -> Res
         node.own.change(note).await.map_err(conflict)?;
     }
     Ok(())
-}
-
-/// The node that a user means by its id, the beginning of its id, or its name.
-pub(super) async fn meant(member: &Member, word: &str) -> Result<Arc<Entry>, ApiError> {
-    let all = member.roster.read_all().await;
-    let all = all.map_err(|why| ApiError::new(Kind::Unavailable, why))?;
-    let is_meant = |entry: &&Arc<Entry>| {
-        let has_name = entry.contact.is_some() && entry.name() == word;
-        has_name || entry.node.to_string().starts_with(word)
-    };
-    let found: Vec<_> = all.iter().filter(is_meant).cloned().collect();
-    // A host that has come back bears the name that its old node has still.
-    let is_at_home = |entry: &&Arc<Entry>| entry.host == entry.node && !entry.is_removed;
-    let at_home: Vec<_> = found.iter().filter(is_at_home).cloned().collect();
-    match (&found[..], &at_home[..]) {
-        ([one], _) | (_, [one]) if !word.is_empty() => Ok(one.clone()),
-        ([] | [_], _) => Err(ApiError::new(
-            Kind::NotFound,
-            format!("the cluster has no node '{word}': see `rekindle cluster ls`"),
-        )),
-        _ => Err(invalid(format!("'{word}' may be {} nodes: give more of the id", found.len()))),
-    }
 }
 
 /// Has a node take no further copies, and owners find others, or ends that.

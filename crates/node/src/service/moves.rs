@@ -1,7 +1,7 @@
 //! Moves of volumes to other nodes of the cluster.
 
 use super::Service;
-use super::cluster::{meant, member_of};
+use super::named::{meant, member_of};
 use crate::assemble::Node;
 use crate::cluster::Member;
 use crate::jobs::Progress;

@@ -52,7 +52,7 @@ impl Drop for Enrolled {
 }
 
 impl Visitors {
-    /// The clients by their volumes, each with the home node of its host and the time since it came.
+    /// The clients by their volumes, each with its host's home node and the time since it came.
     pub(super) fn of_volumes(&self, now: Moment) -> BTreeMap<String, Vec<(NodeId, Duration)>> {
         let mut volumes = BTreeMap::<_, Vec<_>>::new();
         for Visitor { row, .. } in self.all.lock().values() {
