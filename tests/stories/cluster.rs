@@ -77,9 +77,14 @@ impl Hosts {
 
     /// Has another host join.
     pub fn join(&mut self, more: &[&str]) -> Result<()> {
+        self.join_in(None, more)
+    }
+
+    /// The same; its folder is `dir`.
+    pub fn join_in(&mut self, dir: Option<&Path>, more: &[&str]) -> Result<()> {
         let number = self.hosts.len();
         let more = [&["--join", &self.token], more].concat();
-        let options = Self::options((&self.shared, self.network.as_ref()), number, &more, None);
+        let options = Self::options((&self.shared, self.network.as_ref()), number, &more, dir);
         self.hosts.push(Daemon::start_with(&format!("{}-{}", self.name, NAMES[number]), options)?);
         Ok(())
     }

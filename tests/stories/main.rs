@@ -12,6 +12,7 @@ mod cluster;
 mod datastore_trouble;
 mod dedup;
 mod filesystems;
+mod flash_fails;
 mod flash_full;
 mod forwarding;
 mod guests;

@@ -564,11 +564,13 @@ impl Copiers {
         }
         let Some(copied) = state.copied else { return Some(Work::Open(segment)) };
         let is_head = tracked.base.is_some() && copied >= tracked.opening;
-        if is_syncing && is_head && next.is_none() {
+        let position =
+            Position(tracked.base.unwrap_or_default() + u64::from(tracked.whole(copied)));
+        // What the holder had before a sync goes with its end. So the sync has all that was counted.
+        if is_syncing && is_head && next.is_none() && position >= copier.position() {
             // The newest head names nothing that has left the log.
             let kept = trail.range(..id).map(|(kept, _)| *kept).collect();
-            let position = tracked.base.unwrap_or_default() + u64::from(tracked.whole(copied));
-            return Some(Work::Keep { head: id, kept, position });
+            return Some(Work::Keep { head: id, kept, position: position.0 });
         }
         if let Some(&(freed, after)) = state.freed.front().filter(|_| !is_syncing)
             && id >= after

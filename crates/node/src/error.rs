@@ -46,6 +46,12 @@ pub enum Error {
          in the copies is here only. `rekindle up --take-identity` goes on with this folder as it is, and stops the other for good"
     )]
     TakenOver { node: NodeId, host: NodeId },
+    /// The flash of a node whose log has copies has failed: another process may fare better, or
+    /// another host.
+    #[error(
+        "the flash has failed, and a holder of copies takes this node over unless it is back soon: {0}"
+    )]
+    Flash(rekindle_log::Error),
     /// Another process took this node's place while it served.
     #[error("{0}")]
     Fenced(String),
@@ -74,7 +80,7 @@ impl Error {
             Error::Store { source, .. } => source.kind(),
             Error::Copied(_) | Error::TakenOver { .. } | Error::Fenced(_) => Kind::Fenced,
             Error::Unclean(error) => error.kind(),
-            Error::Log(error) => error.kind(),
+            Error::Flash(error) | Error::Log(error) => error.kind(),
             Error::Volume(error) => error.kind(),
         }
     }

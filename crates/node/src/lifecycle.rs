@@ -129,7 +129,8 @@ pub async fn run(
 }
 
 /// Waits for the end of a node that serves, and stops the node in order. The end is a signal, a
-/// request, or another copy of the folder that has replaced the node.
+/// request, or another copy of the folder that has replaced the node. A node whose flash has failed
+/// ends at once.
 pub async fn until_end(
     service: &Service,
     http: &Connections,
@@ -142,6 +143,7 @@ pub async fn until_end(
         biased;
         () = signal() => false,
         drain = service.shutdown_asked() => drain,
+        error = failed_flash(service, &node) => return Err(Error::Flash(error)),
         reason = crate::fencing::replaced(&node) => {
             service.fence(&reason);
             fence(service, &node).await;
@@ -190,6 +192,23 @@ pub async fn until_end(
     match fenced {
         Some(reason) => outcome.and(Err(Error::Fenced(reason))),
         None => outcome,
+    }
+}
+
+/// Waits until a log that has copies on other nodes has failed. Its holders have what was
+/// acknowledged, so the node does not linger: the next process opens the log anew, or while that
+/// fails, a holder takes the node over. A log without copies stays: its node still serves reads.
+async fn failed_flash(service: &Service, node: &Arc<Node>) -> rekindle_log::Error {
+    loop {
+        node.env.sleep(limits::FLASH_LOOK_INTERVAL).await;
+        for node in [service.guests().serving(), vec![node.clone()]].concat() {
+            if let Some(error) = node.log.failure()
+                && node.log.progress().copies.required > 0
+            {
+                tracing::error!(node = %node.id, %error, "the flash has failed");
+                return error;
+            }
+        }
     }
 }
 

@@ -79,6 +79,8 @@ pub const STOP_WAIT: Duration = Duration::from_secs(20);
 pub const SESSION_WAIT: Duration = Duration::from_secs(5);
 /// The same at a node that is fenced: what its clients wait for comes from another host only.
 pub const FENCED_SESSION_WAIT: Duration = Duration::from_millis(100);
+/// Pause between two looks whether the flash of a log with copies has failed.
+pub const FLASH_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which a volume follows its clients to another host.
 pub const FOLLOW_CLIENTS_DEFAULT: Duration = Duration::from_secs(30);
 /// Pause between two looks for that.

@@ -35,7 +35,7 @@ const SIZE: usize = BLOCKS * BLOCK;
 const HOSTS: usize = 3;
 const NAMES: [&str; HOSTS] = ["one", "two", "three"];
 /// Folder of the hosts with the copies.
-const HELD: &str = "/node/copies";
+const HELD: &str = "/copies/";
 /// Time in which a cluster without faults has every volume in service, and holders for every node.
 const SETTLES_WITHIN: Duration = Duration::from_secs(120);
 /// Time after which a volume follows its clients, in a part of the runs.
@@ -135,6 +135,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let setups = (0..HOSTS).map(|host| Setup {
         advertise: Some(format!("tcp:10.0.0.{}:7733", host + 1)),
         name: NAMES[host].to_owned(),
+        folder: format!("/{}", NAMES[host]).into(),
         follow: (seed % 4 == 1).then_some(FOLLOW),
         ..setup.clone()
     });
@@ -293,7 +294,7 @@ impl Story {
     fn event(&mut self) {
         let host = self.some_host();
         let other = (host + 1 + self.dice.below(self.hosts as u64 - 1) as usize) % self.hosts;
-        match self.dice.below(16) {
+        match self.dice.below(17) {
             // A worker that dies is back at once.
             0..=1 => {
                 self.crash(host);
@@ -341,6 +342,14 @@ impl Story {
                 self.world.change_faults(|faults| {
                     faults.only = Some(HELD.to_owned());
                     (faults.write_error, faults.sync_error) = (0.05, 0.05);
+                });
+            }
+            15 => {
+                self.say(format!("the flash of {} fails", NAMES[host]));
+                self.run.disks_fail.store(true, Ordering::Relaxed);
+                self.world.change_faults(|faults| {
+                    faults.only = Some(format!("/{}/flash", NAMES[host]));
+                    (faults.write_error, faults.sync_error) = (1.0, 1.0);
                 });
             }
             // One dies amid the takeover of another one.

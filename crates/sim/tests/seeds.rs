@@ -229,7 +229,7 @@ fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
 }
 
 /// Divisor of the wanted seeds for runs of clusters.
-const CLUSTER_SHARE: u64 = 40;
+const CLUSTER_SHARE: u64 = 10;
 const CLUSTER_WANTED: &[&str] = &[
     "cluster: a host goes on as a new node",
     "cluster: a host is lost for good",

@@ -18,6 +18,10 @@ pub enum Error {
     /// was acknowledged.
     #[error("volume {0} has moved to another node, or has other settings now")]
     Moved(String),
+    /// The flash has failed, and other nodes have copies of what it had: the volume goes on there,
+    /// or here when the flash is back.
+    #[error("volume {0} goes on from its copies, since the flash here has failed: {1}")]
+    FlashFailed(String, rekindle_log::Error),
     /// A newer life of this node has taken over.
     #[error("{0}")]
     Deposed(String),
@@ -84,7 +88,9 @@ impl Error {
             Error::Store(error) => error.kind(),
             Error::Content(error) => error.kind(),
             Error::Log(error) => error.kind(),
-            Error::Fenced(_) | Error::Moved(_) | Error::Deposed(_) => Kind::Fenced,
+            Error::Fenced(_) | Error::Moved(_) | Error::Deposed(_) | Error::FlashFailed(..) => {
+                Kind::Fenced
+            }
             Error::Closed(_) | Error::NotCopied(_) | Error::Unleased(_) => Kind::Unavailable,
             Error::Invalid(_) => Kind::Invalid,
             Error::Forwarded { kind, .. } => *kind,

@@ -27,6 +27,8 @@ enum Manner {
     SlowToOpen,
     /// A call in three fails before it is carried out, another one after that.
     Failing,
+    /// One call in thirty fails before, and one after that.
+    Shaky,
     /// No call is answered.
     Gone,
     /// No segment is taken.
@@ -128,13 +130,15 @@ impl Holder {
     ) -> BoxFuture<'a, Result<T, String>> {
         Box::pin(async move {
             let manner = self.state.lock().manner;
-            let chance = self.env.random_u64() % 3;
+            let chances = if manner == Manner::Shaky { 30 } else { 3 };
+            let chance = self.env.random_u64() % chances;
+            let fails = matches!(manner, Manner::Failing | Manner::Shaky);
             let failed = || Err("it failed on purpose".to_owned());
             match manner {
                 Manner::Gone => std::future::pending().await,
                 Manner::Slow => self.env.sleep(SHORT / 10).await,
-                Manner::Failing if chance == 0 => return failed(),
-                Manner::Well | Manner::Failing | Manner::SlowToOpen | Manner::Full => {}
+                _ if fails && chance == 0 => return failed(),
+                _ => {}
             }
             let reply = {
                 let mut state = self.state.lock();
@@ -144,7 +148,7 @@ impl Holder {
                 reply?
             };
             // The reply is lost: the same call comes again.
-            if manner == Manner::Failing && chance == 1 { failed() } else { Ok(reply) }
+            if fails && chance == 1 { failed() } else { Ok(reply) }
         })
     }
 
@@ -615,15 +619,19 @@ async fn work(
 
 #[test]
 fn after_each_call_the_copies_alone_are_a_log_with_everything_that_was_acknowledged() {
-    for seed in 0..6 {
+    for seed in 0..16 {
         let world = world(seed);
         let history = world.block_on(async {
             let env = world.env();
             let mut random = Random::new(seed);
-            // Short pieces end amid batches. Of many calls in a row one fails.
-            let (manner, copy_bytes) =
-                [(Manner::Well, 1500), (Manner::Failing, COPY_BYTES_MAX), (Manner::Slow, 1500)]
-                    [seed as usize % 3];
+            // Short pieces end amid batches, and syncs amid what was acknowledged. Of many calls in
+            // a row one fails.
+            let (manner, copy_bytes) = [
+                (Manner::Well, 1500),
+                (Manner::Failing, COPY_BYTES_MAX),
+                (Manner::Slow, 1500),
+                (Manner::Shaky, 1500),
+            ][seed as usize % 4];
             let holder = Holder::new(&env, manner);
             holder.state.lock().history = Some(Vec::new());
             let mut last = 0;

@@ -55,6 +55,12 @@ impl Run {
                     self.replaced[host].store(true, Ordering::Relaxed);
                     return Ok(());
                 }
+                Some(Err(why)) if why.contains("the flash has failed") => {
+                    heard::note("cluster: a host ends with its flash");
+                    self.stage.serving.lock()[host] = None;
+                    self.replaced[host].store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
                 Some(ended) => return ended,
                 None if self.stage.is_ending() => return Ok(()),
                 None => env.sleep(PAUSE).await,

@@ -161,7 +161,7 @@ impl Staged {
         // half made.
         let rolled = self.inner.env.run("staging-roll", async move { log.roll(bytes).await });
         match self.while_in_service(rolled).await {
-            Some(rolled) => Ok(rolled?),
+            Some(rolled) => rolled.map_err(|error| self.log_failed(error)),
             None => Err(self.out_of_service()),
         }
     }

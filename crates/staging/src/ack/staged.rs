@@ -339,19 +339,28 @@ impl Staged {
         reached
     }
 
+    /// The error of a request that the log has failed. A client of a volume with copies gets no
+    /// error: it is hung up on, and finds the volume where it goes on.
+    pub(crate) fn log_failed(&self, error: rekindle_log::Error) -> Error {
+        match self.copies() > 0 && self.inner.log.failure().is_some() {
+            true => Error::FlashFailed(self.name.clone(), error),
+            false => Error::Log(error),
+        }
+    }
+
     /// Waits until the media have everything before `end`. While there are fewer copies than the
     /// volume asks for, the datastore may have it instead: that outlives this host, too.
     async fn reach(&self, media: Media, end: Position) -> Result<(), Error> {
         let log = &self.inner.log;
         if media.copies == 0 || self.on_missing_copy == MissingCopy::Stall {
-            return Ok(log.reach(media, end).await?);
+            return log.reach(media, end).await.map_err(|error| self.log_failed(error));
         }
         let stored = async {
             log.until_fewer(media.copies).await?;
             self.reach_store().await
         };
         match select(pin!(log.reach(media, end)), pin!(stored)).await {
-            Either::Left((reached, _)) => Ok(reached?),
+            Either::Left((reached, _)) => reached.map_err(|error| self.log_failed(error)),
             Either::Right((stored, _)) => stored,
         }
     }
@@ -360,7 +369,7 @@ impl Staged {
     /// may be found after a loss of this host has it.
     async fn reach_store(&self) -> Result<(), Error> {
         let end = self.gate.lock().changes.end;
-        self.inner.log.reach_all(end).await?;
+        self.inner.log.reach_all(end).await.map_err(|error| self.log_failed(error))?;
         let told = {
             let mut gate = self.gate.lock();
             gate.changes.apply(self.mode.shows(&self.inner.log.progress()));

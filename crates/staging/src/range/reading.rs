@@ -110,7 +110,10 @@ impl Staged {
         for (start, stop, source) in picture.parts {
             let out = part(out, position, start, stop);
             match source {
-                Some(source) => source.read(0, out).await?,
+                Some(source) => source.read(0, out).await.map_err(|error| match error {
+                    Error::Log(error) => self.log_failed(error),
+                    error => error,
+                })?,
                 None => {
                     let read = home.read(&picture.root, start, out, keep).await;
                     read.inspect_err(|error| self.notice(error))?;
