@@ -566,7 +566,7 @@ impl Copiers {
         let is_head = tracked.base.is_some() && copied >= tracked.opening;
         let position =
             Position(tracked.base.unwrap_or_default() + u64::from(tracked.whole(copied)));
-        // What the holder had before a sync goes with its end. So the sync has all that was counted.
+        // With the end of a sync goes what the holder had before: the sync has all that counted.
         if is_syncing && is_head && next.is_none() && position >= copier.position() {
             // The newest head names nothing that has left the log.
             let kept = trail.range(..id).map(|(kept, _)| *kept).collect();

@@ -232,8 +232,10 @@ fn of_two_copies_of_a_node_the_newer_is_right_and_the_older_is_fenced() {
 const CLUSTER_SHARE: u64 = 10;
 const CLUSTER_WANTED: &[&str] = &[
     "cluster: a host goes on as a new node",
+    "cluster: a host ends with its flash",
     "cluster: a host is lost for good",
     "cluster: a volume has moved",
+    "cluster: a volume has other settings",
     "cluster: a volume without copies is refused",
     "cluster: taken over",
     "fenced: told",
