@@ -68,15 +68,15 @@ async fn take(
     let taken_ms = host.env.now().since(began).as_millis();
     tracing::warn!(%node, incarnation = guest.incarnation.0, %taken_ms, "a lost node goes on here");
     let life = guest.incarnation;
-    serve(service, host, guest.clone());
     let report = Recovery { from, how: "takeover".to_owned(), ..Recovery::default() };
-    note(service, host, &guest, report, (heard, began)).await;
+    report_recovery(service, host, &guest, report, (heard, began));
+    serve(service, host, guest);
     Taken::Won(life)
 }
 
-/// Notes what the recovery of a node took. `heard`: when it was heard last; `began`: when its start
-/// here began.
-async fn note(
+/// Notes what the recovery of a node took, before clients come. `heard`: when it was heard last;
+/// `began`: when its start here began.
+fn report_recovery(
     service: &Service,
     host: &Arc<Node>,
     guest: &Node,
@@ -244,9 +244,9 @@ pub(crate) async fn adopt(
     let began = host.env.now();
     let guest = Arc::new(begin(host, &folder, permitted(&note), None).await.map_err(words)?);
     host.node_file.note_guest(note).await.map_err(words)?;
-    serve(service, host, guest.clone());
     let report = Recovery { how: "adoption".to_owned(), ..Recovery::default() };
-    self::note(service, host, &guest, report, (None, began)).await;
+    report_recovery(service, host, &guest, report, (None, began));
+    serve(service, host, guest);
     Ok(id)
 }
 
