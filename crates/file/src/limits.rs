@@ -20,6 +20,8 @@ pub const READERS_MAX: usize = 128;
 /// Time after which a change reaches flash though no client waits for it: a volume goes on from
 /// there when its host loses power. Local file systems take 5 s or more.
 pub const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait of one change because the store takes less than clients give.
+pub const DELAY_MAX: Duration = Duration::from_millis(100);
 /// Time that clients have to come back, after a start, to the files without a name that they use.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(60);
 /// Clients whose requests are remembered; the longest unheard one is forgotten first.

@@ -99,7 +99,7 @@ mod tests {
             }
             ranges.finish(Serial(finished));
             bytes.iter_mut().for_each(|byte| *byte = byte.filter(|(serial, _)| *serial > finished));
-            let mut found = vec![None; 100];
+            let mut found = [None; 100];
             for part in ranges.within(from as u64..(from + length) as u64) {
                 prop_assert!(!part.range.is_empty());
                 for at in part.range.clone() {

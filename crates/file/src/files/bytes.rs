@@ -1,6 +1,6 @@
 //! The bytes of files.
 
-use super::{Done, Files};
+use super::{Done, Files, Rest};
 use crate::files::attributes::resize;
 use crate::files::draft::Draft;
 use crate::format::inode::Inode;
@@ -105,7 +105,9 @@ impl Files {
             });
             match planned {
                 Ok((inode, more)) => {
-                    return self.append_bytes((ino, inode), more, offset, data).await;
+                    let rest = self.append_bytes((ino, inode), more, offset, data).await?;
+                    drop(turn);
+                    return self.keep_pace(rest).await;
                 }
                 Err(stop) => {
                     drop(turn);
@@ -121,7 +123,7 @@ impl Files {
         more: i64,
         offset: u64,
         data: &[u8],
-    ) -> Done<()> {
+    ) -> Done<Rest> {
         let mut head = WriteHead { ino, offset, more, inode };
         let mut pieces = Vec::new();
         for piece in data.chunks(limits::PIECE_BYTES_MAX) {

@@ -23,7 +23,7 @@ use crate::table;
 use crate::types::{Attr, Caller, Error, Ino, Origin, Space, Time};
 use draft::Draft;
 use futures_util::future::{Either, select};
-use rekindle_env::Env;
+use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{NewRecord, Staged, Written};
 use rekindle_volume::{Handle, Volumes};
 use std::pin::pin;
@@ -40,6 +40,9 @@ pub struct Files {
 }
 
 type Done<T> = Result<T, Error>;
+
+/// What is left of the wait for a change that the log has taken.
+type Rest = Option<BoxFuture<'static, Result<(), rekindle_staging::Error>>>;
 
 impl Files {
     /// Attaches a volume. A volume of another kind is refused, and stays as it is.
@@ -172,7 +175,9 @@ impl Files {
             });
             match planned {
                 Ok((outcome, effects)) => {
-                    self.enter(&effects).await?;
+                    let rest = self.enter(&effects).await?;
+                    drop(turn);
+                    self.keep_pace(rest).await?;
                     return Ok(outcome);
                 }
                 Err(stop) => {
@@ -183,32 +188,43 @@ impl Files {
         }
     }
 
-    async fn enter(&self, effects: &[Effect]) -> Done<()> {
+    async fn enter(&self, effects: &[Effect]) -> Done<Rest> {
         if effects.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let bytes = record::encode(effects);
         self.append(&[NewRecord { kind: record::EFFECTS, bytes: &bytes }]).await
     }
 
     /// Appends records as a group, and waits until the log has taken them. The caller has the turn.
-    async fn append(&self, records: &[NewRecord<'_>]) -> Done<()> {
+    async fn append(&self, records: &[NewRecord<'_>]) -> Done<Rest> {
         let (told, entered) = oneshot::channel();
         *self.home.entered.lock() = Some(told);
         match self.staged().append_records(records, false) {
-            Written::Acked => {}
-            Written::NeedsSync(_) => self.flush_later(),
+            Written::Acked => Ok(None),
+            Written::NeedsSync(_) => {
+                self.flush_later();
+                Ok(None)
+            }
             // It waits for room, or it must not be hurried.
-            Written::Pending(wait) => match select(pin!(wait), pin!(entered)).await {
-                Either::Left((written, _)) => written?,
-                Either::Right((Ok(()), rest)) => {
+            Written::Pending(wait) => match select(wait, pin!(entered)).await {
+                Either::Left((written, _)) => Ok(written.map(|()| None)?),
+                Either::Right((_, rest)) => {
                     self.flush_later();
-                    drop(rest);
+                    Ok(Some(rest))
                 }
-                Either::Right((Err(_), wait)) => wait.await?,
             },
         }
-        Ok(())
+    }
+
+    /// Has a client that changes more than the store takes wait, as the volume's flow control says.
+    /// The rest of that wait, for flash or the store, is for [`Files::sync`].
+    async fn keep_pace(&self, rest: Rest) -> Done<()> {
+        let Some(rest) = rest else { return Ok(()) };
+        match select(rest, self.env.sleep(limits::DELAY_MAX)).await {
+            Either::Left((written, _)) => Ok(written?),
+            Either::Right(_) => Ok(()),
+        }
     }
 
     /// Makes changes durable soon, though no client waits for that.
