@@ -3,12 +3,12 @@
 use crate::format::inode::Inode;
 use crate::format::page::Row;
 use crate::format::record::{WRITE, WRITE_HEAD_BYTES};
-use crate::kind::RootSettings;
 use crate::limits;
 use crate::look::unreadable;
 use crate::names::Names;
 use crate::overlay::{Dirty, Overlay};
 use crate::ranges::Ranges;
+use crate::settings::RootSettings;
 use crate::state::{ORPHANS, State, Stored, decode_own};
 use crate::table::{self, Changes};
 use crate::types::{Error, FILE_BYTES_MAX, FileType, ROOT};

@@ -14,6 +14,7 @@ mod look;
 mod names;
 mod overlay;
 mod ranges;
+mod settings;
 mod state;
 mod table;
 mod types;
@@ -21,7 +22,12 @@ mod types;
 #[cfg(test)]
 mod tests;
 
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 2] =
+    [("file table", format::page::VERSION as u32), ("file record", format::record::VERSION as u32)];
+
 pub use files::Files;
 pub use home::Home;
-pub use kind::{File, KIND, RootSettings};
+pub use kind::{File, KIND};
+pub use settings::RootSettings;
 pub use types::*;

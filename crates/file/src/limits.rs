@@ -1,7 +1,5 @@
 //! Bounds of this crate.
 
-use crate::format::record::WRITE_HEAD_BYTES;
-use rekindle_base::limits::CHANGE_BYTES_MAX;
 use std::time::Duration;
 
 /// Most bytes of the rows of a page. A page is read whole, and written anew for each commit that
@@ -9,8 +7,6 @@ use std::time::Duration;
 pub const PAGE_BYTES_MAX: usize = 16 << 10;
 /// A page with fewer bytes is joined with the next one when it is written.
 pub const PAGE_BYTES_MIN: usize = PAGE_BYTES_MAX / 4;
-/// Most bytes of a write that one record carries; a longer write is a group of records.
-pub const PIECE_BYTES_MAX: usize = (CHANGE_BYTES_MAX as usize - WRITE_HEAD_BYTES) & !4095;
 /// Most bytes that one call writes: its records are a group.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that one call reads.

@@ -1,5 +1,5 @@
-//! Positions of names: where a name is in the table of its directory, and in the order of listings.
-//! 55 bits of a keyed hash, and 8 that tell names with the same hash apart. A position stays as long
+//! Positions of names: where a name is in the table of its directory, and in the order of
+//! listings. 55 bits of a keyed hash, and 8 that tell names with the same hash apart. A position stays as long
 //! as its name does, so a listing that goes on elsewhere misses nothing.
 
 use crate::limits::COLLISIONS_MAX;

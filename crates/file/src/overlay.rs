@@ -1,9 +1,8 @@
 //! The effects of records that the root does not have, by inode.
 //!
 //! An effect says what is, so the newest one counts. With a new root the effects that it has are
-//! dropped, inode by inode (HydraFS's three cases of cleaning): all of an inode's effects are in the
-//! root and it goes, some are and the newer ones stay over the new root, or none are and nothing
-//! changes.
+//! dropped, inode by inode (HydraFS's three cases of cleaning): the root has all effects on an
+//! inode, and it goes; it has some, and the newer ones stay over it; or it has none of them.
 
 use crate::format::Bad;
 use crate::format::inode::Inode;

@@ -84,7 +84,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_as_a_row_of_bytes(puts in proptest::collection::vec((0u64..60, 1u64..30, any::<bool>()), 1..40), from in 0usize..80, length in 0usize..20, finished in 0u64..40) {
+        fn ranges_are_as_a_row_of_bytes(
+            puts in proptest::collection::vec((0u64..60, 1u64..30, any::<bool>()), 1..40),
+            from in 0usize..80,
+            length in 0usize..20,
+            finished in 0u64..40,
+        ) {
             let (mut ranges, mut bytes) = (Ranges::default(), vec![None; 100]);
             for (index, (start, length, zero)) in puts.iter().enumerate() {
                 let (range, serial) = (*start..start + length, index as u64 + 1);

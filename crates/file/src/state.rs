@@ -125,8 +125,8 @@ impl View<'_> {
         Ok(self.stored(dir)?.and_then(|stored| stored.content))
     }
 
-    /// Returns the rows of a table with those that the overlay has newer, from `from` on, as long as
-    /// `each` wants more.
+    /// Returns the rows of a table with those that the overlay has newer, from `from` on, as long
+    /// as `each` wants more.
     fn merged<T: Clone>(
         &self,
         stored: &Root,

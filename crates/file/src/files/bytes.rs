@@ -11,9 +11,13 @@ use crate::ranges::Part;
 use crate::state::View;
 use crate::types::{Allocate, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
 use bytes::Bytes;
+use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_content::tree::Root;
 use rekindle_staging::{NewRecord, RangeHome, Source};
 use std::ops::Range;
+
+/// Most bytes of a write that one record carries; a longer write is a group of records.
+const PIECE_BYTES_MAX: usize = (CHANGE_BYTES_MAX as usize - WRITE_HEAD_BYTES) & !4095;
 
 /// Where the bytes of a file are.
 struct Whereabouts {
@@ -126,7 +130,7 @@ impl Files {
     ) -> Done<Rest> {
         let mut head = WriteHead { ino, offset, more, inode };
         let mut pieces = Vec::new();
-        for piece in data.chunks(limits::PIECE_BYTES_MAX) {
+        for piece in data.chunks(PIECE_BYTES_MAX) {
             let mut bytes = head.encode(piece.len());
             bytes.extend_from_slice(piece);
             pieces.push(bytes);
@@ -234,4 +238,4 @@ fn allocated_after(inode: &Inode, offset: u64, end: u64) -> u64 {
     (inode.allocated + (end - offset)).min(size)
 }
 
-const _: () = assert!(limits::PIECE_BYTES_MAX > 100 * WRITE_HEAD_BYTES);
+const _: () = assert!(PIECE_BYTES_MAX > 100 * WRITE_HEAD_BYTES);

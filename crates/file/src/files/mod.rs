@@ -1,8 +1,8 @@
 //! The file system: a front's view of a file volume in service.
 //!
 //! A call looks at the state under its lock, and fetches what is not in RAM without it
-//! ([`crate::look`]). A change has its turn meanwhile: what it was judged by holds until the log has
-//! its record, and from then on all calls see it. It is durable with the next [`Files::sync`], or
+//! ([`crate::look`]). A change has its turn meanwhile: what it was judged by holds until the log
+//! has its record, and from then on all calls see it. It is durable with the next [`Files::sync`], or
 //! within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a daemon that is killed
 //! keeps it.
 

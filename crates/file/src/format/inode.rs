@@ -14,6 +14,8 @@
 //! | 32 | 8 | bytes that the content takes |
 //! | 40 | 8 | of a directory: the one that holds it |
 //! | 48 | 12 each | accessed, modified, changed, created: seconds (8), nanoseconds (4) |
+//!
+//! See also `docs/format/files.md`.
 
 use super::Bad;
 use crate::types::{Attr, FileType, Ino, Time};

@@ -12,6 +12,8 @@
 //! | .. | | the rows' bytes |
 //!
 //! A page is used as it lies in RAM.
+//!
+//! See also `docs/format/files.md`.
 
 use super::Bad;
 use rekindle_content::Pointer;
@@ -137,6 +139,14 @@ impl<'a> View<'a> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_page_stays_as_it_is() {
+        let text = format!("{}:32:100:4096:{}", "01".repeat(16), "ab".repeat(32));
+        let row = Row { bytes: b"row".to_vec(), children: vec![text.parse().unwrap()] };
+        let (content, _) = encode(&[(1, Row::default()), (1 << 60, row)]);
+        crate::format::check_golden("page.bin", &content);
+    }
 
     proptest! {
         #[test]

@@ -19,6 +19,8 @@
 //!
 //! A record of kind 2 has bytes of a file: version 1 (1), zero (7), inode number (8), offset (8),
 //! bytes that the volume has more (8), the inode afterwards (96), then the bytes, to its end.
+//!
+//! See also `docs/format/files.md`.
 
 use super::Bad;
 use super::inode::{INODE_BYTES, Inode};

@@ -8,6 +8,8 @@
 //!
 //! The row of a name has the name's position as its key: inode (8), type (1), the name. The row of
 //! an extended attribute: the length of the name (1), the name, the value.
+//!
+//! See also `docs/format/files.md`.
 
 use super::Bad;
 use super::scribe::{Reader, Scribe};
@@ -147,6 +149,7 @@ impl Xattr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::check_golden;
 
     #[test]
     fn rows_survive() {
@@ -159,6 +162,7 @@ mod tests {
             !totals.has(&origin(1, 0)) && totals.has(&origin(2, 0)) && totals.has(&origin(5, 0))
         );
         assert_eq!(Totals::decode(&totals.encode(true)).unwrap(), (totals.clone(), true));
+        check_golden("totals.bin", &totals.encode(true));
         let short = totals.encode(false);
         assert!((0..short.len()).all(|end| Totals::decode(&short[..end]).is_err()));
         let named = Named { name: "a".into(), ino: 7, kind: FileType::Fifo };

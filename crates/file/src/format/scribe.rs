@@ -1,4 +1,6 @@
 //! Little-endian numbers and counted bytes, one after the other.
+//!
+//! See also `docs/format/files.md`.
 
 use super::Bad;
 

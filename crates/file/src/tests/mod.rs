@@ -1,3 +1,5 @@
+//! Files by their door: random calls against a model, and what each promise says.
+
 mod bed;
 mod model;
 

@@ -1,4 +1,7 @@
+//! Records survive, and any bytes are records or an error.
+
 use super::*;
+use crate::format::check_golden;
 use crate::types::{FileType, Time};
 use proptest::prelude::*;
 
@@ -39,9 +42,11 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
     ];
     let bytes = encode(&effects);
     assert_eq!(decode(&bytes).unwrap(), effects);
+    check_golden("effects.bin", &bytes);
     let whole = (0..bytes.len()).filter(|end| decode(&bytes[..*end]).is_ok()).count();
     assert_eq!(whole, effects.len(), "only whole effects");
     let head = WriteHead { ino: 5, offset: 1 << 50, more: -4096, inode: inode(9, "") };
+    check_golden("write.bin", &head.encode(0));
     assert_eq!(WriteHead::decode(&head.encode(0)), Ok(head));
 }
 
