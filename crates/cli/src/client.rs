@@ -4,6 +4,7 @@ use crate::nearest::nearest;
 use crate::running;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
+use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rekindle_base::Kind;
@@ -21,6 +22,10 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
+
+/// A connection to a daemon.
+trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<P: AsyncRead + AsyncWrite + Unpin + Send> Pipe for P {}
 
 /// A daemon, by its folder.
 pub struct Client {
@@ -158,11 +163,45 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(Bytes::from(body)))
             .map_err(|error| Failure::new("the request cannot be built").because(error))?;
+        self.send(self.connect().await?, request).await
+    }
+
+    /// Asks the daemon to go on with another protocol, and returns the connection. Runs in the
+    /// caller's runtime.
+    pub async fn upgrade(&self, path: &str, protocol: &str) -> Outcome<TokioIo<Upgraded>> {
+        let request = Request::builder()
+            .uri(path)
+            .header("host", "localhost")
+            .header("connection", "upgrade")
+            .header("upgrade", protocol)
+            .body(Full::new(Bytes::new()))
+            .map_err(|error| Failure::new("the request cannot be built").because(error))?;
+        let stream = TokioIo::new(self.connect().await?);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(stream).await.map_err(broken)?;
+        let exchange = async move {
+            let response = sender.send_request(request).await?;
+            let status = response.status();
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(Ok(hyper::upgrade::on(response).await?));
+            }
+            Ok(Err((status, response.into_body().collect().await?.to_bytes())))
+        };
+        let (answer, _) = tokio::join!(exchange, connection.with_upgrades());
+        match answer.map_err(broken)? {
+            Ok(upgraded) => Ok(TokioIo::new(upgraded)),
+            Err((status, bytes)) => {
+                Err(refused(status, &serde_json::from_slice(&bytes).unwrap_or_default()))
+            }
+        }
+    }
+
+    async fn connect(&self) -> Outcome<Box<dyn Pipe>> {
         let socket = self.dir.join(HTTP_SOCKET);
         let error = match UnixStream::connect(&socket).await {
             Ok(stream) => {
                 self.check(&stream, &socket)?;
-                return self.send(stream, request).await;
+                return Ok(Box::new(stream));
             }
             Err(error) => error,
         };
@@ -173,12 +212,12 @@ impl Client {
             match place {
                 Address::Tcp(place) => {
                     if let Ok(stream) = TcpStream::connect(place).await {
-                        return self.send(stream, request).await;
+                        return Ok(Box::new(stream));
                     }
                 }
                 Address::Unix(path) if path != socket => {
                     if let Ok(stream) = UnixStream::connect(path).await {
-                        return self.send(stream, request).await;
+                        return Ok(Box::new(stream));
                     }
                 }
                 Address::Unix(_) => {}
@@ -209,12 +248,6 @@ impl Client {
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         request: Request<Full<Bytes>>,
     ) -> Outcome<(StatusCode, Bytes)> {
-        let broken = |error: hyper::Error| {
-            Failure::new("the daemon hung up in the middle of the request")
-                .because(error)
-                .next("try again: it is restarted at once when it dies")
-                .kind(Kind::Unavailable)
-        };
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         let exchange = async move {
@@ -265,6 +298,13 @@ impl Client {
         .next("is the daemon of another version? Stop it and start this one")
         .kind(Kind::Unsupported)
     }
+}
+
+fn broken(error: hyper::Error) -> Failure {
+    Failure::new("the daemon hung up in the middle of the request")
+        .because(error)
+        .next("try again: it is restarted at once when it dies")
+        .kind(Kind::Unavailable)
 }
 
 /// Signals that ask a command to end.

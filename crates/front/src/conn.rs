@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, oneshot, watch};
 
 /// Most connections at one listener, unless the node sets another limit.
@@ -39,6 +40,11 @@ const DESCRIPTORS_RESERVED: u64 = 192;
 const DESCRIPTORS_OF_THREAD: u64 = 5;
 /// Bytes that a closed connection counts for when memory is given back to the machine.
 const CONNECTION_BYTES: usize = 256 << 10;
+
+/// A connection that has left HTTP.
+pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<P: AsyncRead + AsyncWrite + Send + Unpin> Pipe for P {}
 
 /// The threads that run a connection's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

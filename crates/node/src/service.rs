@@ -11,6 +11,7 @@ mod follow;
 mod forward;
 pub mod guests;
 mod kept;
+mod mounts;
 mod movable;
 mod moves;
 mod named;
@@ -78,6 +79,8 @@ struct Inner {
     forwards: forward::Forwards,
     /// Clients of other hosts whose volumes this one serves.
     visitors: visitors::Visitors,
+    /// Mounts of file volumes.
+    mounts: mounts::Mounts,
     /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
     /// The phase of the stop.
@@ -144,6 +147,7 @@ impl Service {
             recoveries: Recoveries::default(),
             forwards: forward::Forwards::default(),
             visitors: visitors::Visitors::default(),
+            mounts: mounts::Mounts::default(),
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,

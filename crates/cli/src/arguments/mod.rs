@@ -3,6 +3,7 @@
 mod appliance;
 pub mod cluster;
 mod drill;
+mod files;
 mod kept;
 mod lab;
 mod look;
@@ -15,6 +16,7 @@ pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
 pub use cluster::Cluster;
 pub use drill::{Attach, Drill, Failover, How, Restart};
+pub use files::{CreateFs, Fs, Mount};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback, Set};
 pub use lab::Lab;
 pub use look::{
@@ -24,7 +26,7 @@ pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
 pub use up::{Stop, Up, Upgrade};
-pub use volume::{Create, Map, Move, Named, Remove, Volume};
+pub use volume::{Create, Map, Move, Named, Remove, Volume, Writes};
 
 const EXAMPLES: &str = "\
 First five minutes:
@@ -71,12 +73,17 @@ pub enum Command {
     /// Make, list, show and remove volumes
     #[command(subcommand)]
     Volume(Volume),
+    /// Make, list and show file systems
+    #[command(subcommand)]
+    Fs(Fs),
     /// Show the daemon: health, endpoints, flash, store, memory, backlog, long work
     Status(Status),
     /// Stop the daemon, and wait until it is gone
     Stop(Stop),
     /// Make a volume a disk of this machine, /dev/nbdN, that waits while the daemon restarts
     Map(Map),
+    /// Mount a file system on a folder, where it waits while the daemon restarts
+    Mount(Mount),
     /// Read every chunk that a volume reaches and compare it with its name
     Verify(Verify),
     /// Repair damaged volumes: what waits, what was done, begin, break off

@@ -91,6 +91,21 @@ pub struct Create {
     // With a hyphen it is no option, but a wrong size, which the parser names.
     #[arg(long, allow_hyphen_values = true, value_parser = parse::volume_size)]
     pub size: u64,
+    #[command(flatten)]
+    pub writes: Writes,
+    /// What it holds: block = the bytes of a disk, file = files, as of `rekindle fs create`
+    /// [default: block]
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Gives all chunks of a block volume one size, a power of two from 4K to 1M: the unit of
+    /// deduplication and compression [default: chunks of 4K to 128K, cut by content]
+    #[arg(long, value_name = "SIZE", value_parser = parse::block_size)]
+    pub block_size: Option<u64>,
+}
+
+/// When the writes of a new volume are acknowledged.
+#[derive(Debug, Clone, Args)]
+pub struct Writes {
     /// After what a write is acknowledged: back = the log has it, through and uncached = the store
     /// has it
     #[arg(long, default_value = "back", value_parser = parse::policy())]
@@ -106,13 +121,6 @@ pub struct Create {
     /// wait for the copies
     #[arg(long, default_value = "step-down", hide_default_value = true, value_parser = parse::missing_copy())]
     pub on_missing_copy: MissingCopy,
-    /// What it holds: block = the bytes of a disk [default: block]
-    #[arg(long)]
-    pub kind: Option<String>,
-    /// Gives all chunks of a block volume one size, a power of two from 4K to 1M: the unit of
-    /// deduplication and compression [default: chunks of 4K to 128K, cut by content]
-    #[arg(long, value_name = "SIZE", value_parser = parse::block_size)]
-    pub block_size: Option<u64>,
 }
 
 #[derive(Debug, Args)]

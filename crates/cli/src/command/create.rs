@@ -13,10 +13,10 @@ pub fn request(create: &Create) -> Value {
         name: create.name.clone(),
         kind: create.kind.clone(),
         size: create.size,
-        policy: create.policy,
-        ack: create.ack,
-        copies: create.copies,
-        on_missing_copy: create.on_missing_copy,
+        policy: create.writes.policy,
+        ack: create.writes.ack,
+        copies: create.writes.copies,
+        on_missing_copy: create.writes.on_missing_copy,
         settings: block_size.into_iter().collect(),
     })
 }

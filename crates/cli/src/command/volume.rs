@@ -44,7 +44,7 @@ fn word(value: impl serde::Serialize) -> String {
 }
 
 fn make(common: &Common, wanted: &Create) -> Outcome {
-    create::agree(wanted.policy, wanted.ack)?;
+    create::agree(wanted.writes.policy, wanted.writes.ack)?;
     let client = client(common)?;
     let made = client.post("/api/v1/volumes", &create::request(wanted))?;
     let volume = seen_from(client.dir(), made);
@@ -119,7 +119,8 @@ fn mark(volume: &Volume) -> &'static str {
     }
 }
 
-fn show(common: &Common, named: &Named) -> Outcome {
+/// Shows one volume.
+pub fn show(common: &Common, named: &Named) -> Outcome {
     let client = client(common)?;
     let volume = seen_from(client.dir(), client.get(&volume_path(&named.name, ""))?);
     if common.json {

@@ -8,7 +8,7 @@ mod qemu;
 mod raw;
 mod target;
 
-use crate::arguments::{Common, Create, Export, Format, Import};
+use crate::arguments::{Common, Create, Export, Format, Import, Writes};
 use crate::client::{Client, Interrupts, volume_path};
 use crate::command::{client, create};
 use crate::nbd::{self, Breaker};
@@ -265,11 +265,13 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
             let wanted = Create {
                 name: import.volume.clone(),
                 size,
-                policy: import.policy,
-                ack: import.ack,
+                writes: Writes {
+                    policy: import.policy,
+                    ack: import.ack,
+                    copies: 0,
+                    on_missing_copy: rekindle_staging::MissingCopy::default(),
+                },
                 kind: None,
-                copies: 0,
-                on_missing_copy: rekindle_staging::MissingCopy::default(),
                 block_size: None,
             };
             Ok((client.post("/api/v1/volumes", &create::request(&wanted))?, true))

@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod kept;
 
+use crate::conn::Pipe;
 pub use cluster::{
     AdoptFolder, Cluster, ClusterNode, CopiesHolder, DrainNode, ForwardedClient, Guest, HeldCopies,
     Recovery,
@@ -17,10 +18,17 @@ use rekindle_staging::{Ack, Backlog, MissingCopy, Policy};
 use rekindle_volume::{Account, Salvage, StopProgress};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io;
 use utoipa::ToSchema;
 
 /// The result of a method of [`Api`].
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
+
+/// The word of the protocol that a mount's connection goes on with: docs/format/mount.md.
+pub const MOUNT_PROTOCOL: &str = "rekindle-fuse";
+
+/// A connection that leaves HTTP when the answer has been sent.
+pub type Leaving = BoxFuture<'static, io::Result<Box<dyn Pipe>>>;
 
 /// The requests that a node answers. Long work gives a [`Job`] at once, to be polled by
 /// [`Api::job`].
@@ -39,6 +47,9 @@ pub trait Api: kept::Keep {
     /// Moves a volume to the trash, or removes it for good (`now`); `force` disconnects its
     /// clients.
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()>;
+    /// Brings a file volume into service for a mount, and serves the mount over a connection once
+    /// the answer is sent.
+    fn mount_volume<'a>(&'a self, name: &'a str, connection: Leaving) -> Answer<'a, ()>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
     /// Begins to move a volume to another node of the cluster, while its clients go on.
@@ -168,7 +179,7 @@ impl From<&ApiError> for Problem {
 pub struct CreateVolume {
     /// 1 to 255 bytes, no `/`, no leading dot.
     pub name: String,
-    /// The kind of volume: `block`, also when absent.
+    /// The kind of volume: `file`, or `block`, also when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Bytes, a multiple of 512; or text such as "20G".

@@ -13,7 +13,7 @@ mod problem;
 mod routes;
 mod serve;
 
-pub use api::{Answer, Api, ApiError, Problem};
+pub use api::{Answer, Api, ApiError, Leaving, Problem};
 pub use openapi::document;
 pub use routes::App;
 pub use serve::serve;

@@ -17,7 +17,7 @@ use utoipa::{Modify, OpenApi};
         r::drain_node, r::take_over, r::remove_node, r::adopt_folder,
         r::start_space, r::start_verify, r::start_attach, r::jobs, r::job, r::cancel_job, r::shutdown, r::stopping,
         r::kept::rename_volume, r::kept::resize_volume, r::kept::set_volume, r::kept::versions, r::kept::rollback_volume, r::kept::trash,
-        r::kept::restore_volume, r::kept::purge_volume
+        r::kept::restore_volume, r::kept::purge_volume, r::mount::mount_volume
     ),
     components(schemas(Problem)),
     modifiers(&Problems)

@@ -2,6 +2,7 @@
 //! pack the answer.
 
 pub(super) mod kept;
+pub(super) mod mount;
 
 use super::api::{
     AdoptFolder, Api, ApiError, BootReport, Cluster, CreateVolume, DismissNode, Dismissed,
@@ -80,6 +81,7 @@ pub(super) fn table() -> Vec<(Method, &'static str, MethodRouter<App>)> {
         (Method::GET, "/api/v1/shutdown", get(stopping)),
     ];
     all.extend(kept::table());
+    all.push(mount::row());
     all
 }
 

@@ -88,7 +88,9 @@ async fn connection(env: Env, stream: Box<dyn Stream>, stop: Stop, router: Route
         .timer(EnvTimer { env: env.clone(), epoch: epoch() })
         .header_read_timeout(HEAD_TIME_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Hasty::new(env, stream)), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(Hasty::new(env, stream)), TowerToHyperService::new(router))
+        // A mount's connection goes on as another protocol.
+        .with_upgrades();
     let mut served = pin!(served);
     let ended = match select(served.as_mut(), stop).await {
         Either::Left((ended, _)) => ended,

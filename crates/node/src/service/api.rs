@@ -10,6 +10,7 @@ use crate::guests::Guest as State;
 use crate::{boot, health, limits, space, warm_status, work};
 use rekindle_base::Kind;
 use rekindle_datastore::Room;
+use rekindle_front::http::Leaving;
 use rekindle_front::http::api::{
     AdoptFolder, Answer, Api, ApiError, BootReport, Cluster, CreateVolume, Debug, DismissNode,
     Dismissed, DrainNode, Event, Guest, Health, Job, LogUsage, MoveVolume, Recovery, Shutdown,
@@ -253,6 +254,10 @@ impl Api for Service {
             self.inner.meters.forget(name);
             Ok(())
         })
+    }
+
+    fn mount_volume<'a>(&'a self, name: &'a str, connection: Leaving) -> Answer<'a, ()> {
+        Box::pin(self.serve_mount(name, connection))
     }
 
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {

@@ -97,6 +97,21 @@ impl Api for Fake {
             if force { Ok(()) } else { Err(ApiError::new(Kind::Conflict, "it has clients")) }
         })
     }
+    /// Echoes.
+    fn mount_volume<'a>(&'a self, name: &'a str, connection: Leaving) -> Answer<'a, ()> {
+        Box::pin(async move {
+            known(name)?;
+            self.0.spawn("mount", async move {
+                let mut pipe = connection.await.expect("a connection");
+                let mut word = [0; 4];
+                while pipe.read_exact(&mut word).await.is_ok() {
+                    pipe.write_all(&word).await.expect("an echo");
+                    pipe.flush().await.expect("an echo");
+                }
+            });
+            Ok(())
+        })
+    }
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
         Box::pin(async move { Ok(job("drain", known(name)?.name)) })
     }

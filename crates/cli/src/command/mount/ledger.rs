@@ -1,0 +1,222 @@
+//! The requests of the kernel that have no reply yet, and the inodes that are open: what a mount
+//! must know to go on over another connection.
+
+use bytes::Bytes;
+use rekindle_front::fuse::frame::{Frame, Hello, Open};
+use rekindle_front::fuse::wire::{self, InHeader, OUT_HEADER_BYTES, OutHeader, opcode};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The kernel's number of a request that the mount itself makes: the kernel's own are even.
+const OWN: u64 = u64::MAX;
+
+/// The book of a mount.
+pub struct Ledger {
+    client: u64,
+    /// The number of the next request.
+    next: u64,
+    /// Requests without a reply, by our number.
+    pending: BTreeMap<u64, Pending>,
+    /// Our numbers, by the kernel's.
+    numbers: HashMap<u64, u64>,
+    /// Our numbers of requests that the present connection has not taken yet, in order.
+    unsent: VecDeque<u64>,
+    /// How often each inode is open.
+    opens: BTreeMap<u64, u64>,
+}
+
+struct Pending {
+    header: InHeader,
+    request: Bytes,
+    /// Whether a connection has taken it, perhaps in part.
+    is_sent: bool,
+}
+
+/// What becomes of a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answered {
+    /// The kernel waits for it; the opcode of the request.
+    Kernel(u32),
+    /// The mount itself has asked.
+    Own,
+    /// No request waits for it.
+    Nothing,
+}
+
+impl Ledger {
+    /// Begins a mount with a number that is drawn at random.
+    pub fn new(client: u64) -> Self {
+        Self {
+            client,
+            next: 1,
+            pending: BTreeMap::new(),
+            numbers: HashMap::new(),
+            unsent: VecDeque::new(),
+            opens: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a request of the kernel. The daemon keeps nothing that requests without a reply are
+    /// about: these end here. Whether there is something to send.
+    pub fn take(&mut self, request: Bytes) -> bool {
+        let Some(header) = wire::header(&request) else { return false };
+        if !wire::has_reply(header.opcode) {
+            return false;
+        }
+        let number = self.next;
+        self.next += 1;
+        self.pending.insert(number, Pending { header, request, is_sent: false });
+        self.numbers.insert(header.unique, number);
+        self.unsent.push_back(number);
+        true
+    }
+
+    /// Takes the goodbye of the mount: nothing is open any more.
+    pub fn say_goodbye(&mut self) {
+        let length = wire::IN_HEADER_BYTES as u32;
+        let (opcode, unique) = (opcode::DESTROY, OWN);
+        let header =
+            InHeader { length, opcode, unique, ino: 0, uid: 0, gid: 0, pid: 0, extensions: 0 };
+        self.take(Bytes::copy_from_slice(header.as_bytes()));
+    }
+
+    /// Whether every request has a reply.
+    pub fn is_quiet(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Begins another connection: all requests without a reply are to be sent. Returns its first
+    /// bytes.
+    pub fn begin(&mut self) -> Vec<u8> {
+        self.unsent = self.pending.keys().copied().collect();
+        let count = u32::try_from(self.opens.len()).unwrap_or(u32::MAX);
+        let mut bytes = Hello::new(self.client, count).as_bytes().to_vec();
+        for (&ino, &count) in &self.opens {
+            bytes.extend_from_slice(Open { ino, count }.as_bytes());
+        }
+        bytes
+    }
+
+    /// Returns the next request to send.
+    pub fn send(&mut self) -> Option<(Frame, Bytes)> {
+        let oldest = *self.pending.keys().next()?;
+        loop {
+            let number = self.unsent.pop_front()?;
+            let Some(pending) = self.pending.get_mut(&number) else { continue };
+            let is_again = std::mem::replace(&mut pending.is_sent, true);
+            let length = pending.header.length;
+            let frame = Frame::new(length, number, oldest, is_again);
+            return Some((frame, pending.request.clone()));
+        }
+    }
+
+    /// Takes a reply of the daemon.
+    pub fn answer(&mut self, reply: &[u8]) -> Answered {
+        let Ok((head, body)) = OutHeader::read_from_prefix(reply) else { return Answered::Nothing };
+        let pending =
+            self.numbers.remove(&head.unique).and_then(|number| self.pending.remove(&number));
+        let Some(Pending { header, .. }) = pending else { return Answered::Nothing };
+        match header.opcode {
+            opcode::OPEN | opcode::OPENDIR if head.error == 0 => {
+                *self.opens.entry(header.ino).or_default() += 1;
+            }
+            opcode::CREATE if head.error == 0 => {
+                // The inode comes first.
+                if let Ok((ino, _)) = u64::read_from_prefix(body) {
+                    *self.opens.entry(ino).or_default() += 1;
+                }
+            }
+            opcode::RELEASE | opcode::RELEASEDIR => self.close(header.ino),
+            _ => {}
+        }
+        if head.unique == OWN { Answered::Own } else { Answered::Kernel(header.opcode) }
+    }
+
+    fn close(&mut self, ino: u64) {
+        if let Some(count) = self.opens.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                self.opens.remove(&ino);
+            }
+        }
+    }
+}
+
+/// Returns the length of the reply that begins here; `None` while its header is not complete.
+pub fn reply_bytes(bytes: &[u8]) -> Option<usize> {
+    let head = OutHeader::read_from_bytes(bytes.get(..OUT_HEADER_BYTES)?).ok()?;
+    Some(head.length as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(opcode: u32, unique: u64, ino: u64) -> Bytes {
+        let length = wire::IN_HEADER_BYTES as u32;
+        let header =
+            InHeader { length, opcode, unique, ino, uid: 0, gid: 0, pid: 0, extensions: 0 };
+        Bytes::copy_from_slice(header.as_bytes())
+    }
+
+    fn reply(unique: u64, error: i32, body: &[u8]) -> Vec<u8> {
+        let length = (OUT_HEADER_BYTES + body.len()) as u32;
+        [OutHeader { length, error, unique }.as_bytes(), body].concat()
+    }
+
+    fn sent(ledger: &mut Ledger) -> Vec<(u64, u64, bool)> {
+        std::iter::from_fn(|| ledger.send())
+            .map(|(frame, _)| (frame.number, frame.oldest, frame.is_again()))
+            .collect()
+    }
+
+    #[test]
+    fn only_what_has_no_reply_is_sent_again() {
+        let mut ledger = Ledger::new(7);
+        for unique in [8, 4, 6] {
+            assert!(ledger.take(request(opcode::GETATTR, unique, 1)));
+        }
+        assert!(!ledger.take(request(opcode::FORGET, 10, 1)), "it has no reply");
+        ledger.begin();
+        assert_eq!(sent(&mut ledger), [(1, 1, false), (2, 1, false), (3, 1, false)]);
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Kernel(opcode::GETATTR));
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Nothing, "it has its reply");
+        assert_eq!(ledger.answer(&reply(99, 0, &[])), Answered::Nothing);
+        ledger.take(request(opcode::GETATTR, 12, 1));
+        ledger.begin();
+        assert_eq!(sent(&mut ledger), [(1, 1, true), (3, 1, true), (4, 1, false)]);
+        ledger.answer(&reply(8, 0, &[]));
+        ledger.take(request(opcode::GETATTR, 14, 1));
+        assert_eq!(sent(&mut ledger), [(5, 3, false)], "the first has its reply");
+    }
+
+    #[test]
+    fn a_hello_tells_what_is_open() {
+        let mut ledger = Ledger::new(7);
+        let mut ask = |opcode, ino, error, body: &[u8]| {
+            ledger.take(request(opcode, 2, ino));
+            ledger.answer(&reply(2, error, body));
+            ledger.begin()
+        };
+        ask(opcode::OPEN, 5, 0, &[]);
+        ask(opcode::OPEN, 5, 0, &[]);
+        ask(opcode::OPEN, 6, -2, &[]);
+        ask(opcode::CREATE, 1, 0, &[&9_u64.to_ne_bytes()[..], &[0; 128]].concat());
+        let hello = ask(opcode::OPENDIR, 1, 0, &[]);
+        let open = |ino, count| Open { ino, count }.as_bytes().to_vec();
+        let all = [open(1, 1), open(5, 2), open(9, 1)];
+        assert_eq!(hello, [Hello::new(7, 3).as_bytes(), &all.concat()].concat());
+        ask(opcode::RELEASEDIR, 1, 0, &[]);
+        ask(opcode::RELEASE, 9, 0, &[]);
+        let hello = ask(opcode::RELEASE, 5, 0, &[]);
+        assert_eq!(hello, [Hello::new(7, 1).as_bytes(), &open(5, 1)].concat());
+    }
+
+    #[test]
+    fn an_open_without_a_reply_is_not_open_yet() {
+        let mut ledger = Ledger::new(7);
+        ledger.take(request(opcode::OPEN, 2, 5));
+        assert_eq!(ledger.begin(), Hello::new(7, 0).as_bytes());
+        assert_eq!(sent(&mut ledger), [(1, 1, false)]);
+    }
+}

@@ -1,0 +1,117 @@
+//! `rekindle mount`: a file volume as a file system of this machine.
+//!
+//! The kernel waits for this process, and this process waits for the daemon: so a daemon that is
+//! restarted is a stall for programs, and no error.
+#![expect(clippy::disallowed_methods, reason = "this command has no Env")]
+
+mod kernel;
+mod ledger;
+mod pump;
+
+use super::client;
+use crate::arguments::{Common, Mount};
+use crate::client::volume_path;
+use kernel::Place;
+use pump::Pump;
+use rekindle_base::Kind;
+use rekindle_front::http::api::{MOUNT_PROTOCOL, Volume};
+use rekindle_supervise::signals::StopSignals;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
+use serde_json::json;
+
+/// The kind of volume that is mounted.
+const FILE: &str = "file";
+
+/// Runs the command until the folder is unmounted, or a signal ends it.
+pub fn run(common: &Common, mount: &Mount) -> Outcome {
+    let (place, hidden) = Place::find(&mount.folder)?;
+    let client = client(common)?;
+    let path = volume_path(&mount.name, "");
+    let volume: Volume = client.get(&path)?;
+    check(&volume)?;
+    let path = volume_path(&mount.name, "/mount");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut stop = StopSignals::new()?;
+        let first = client.upgrade(&path, MOUNT_PROTOCOL).await?;
+        let device = place.mount(mount)?;
+        let pump = Pump::new(device, random()?)?;
+        let mut pumping =
+            std::pin::pin!(pump.run(first, async || client.upgrade(&path, MOUNT_PROTOCOL).await));
+        let mut unmounting = std::pin::pin!(async {
+            stop.next().await;
+            unmount(&place, &mut stop).await
+        });
+        let mut is_ready = false;
+        loop {
+            tokio::select! {
+                ended = &mut pumping => {
+                    if ended.is_err() {
+                        // Programs get errors instead of a wait without an end.
+                        let _ = place.unmount(true);
+                    }
+                    return ended;
+                }
+                () = &mut unmounting => return Ok(()),
+                () = pump.ready.notified(), if !is_ready => {
+                    is_ready = true;
+                    announce(common, &mount.name, &place, hidden);
+                }
+            }
+        }
+    })
+}
+
+fn check(volume: &Volume) -> Outcome {
+    if volume.kind == FILE {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "volume '{}' is a '{}' volume, and mount serves file volumes",
+        volume.name, volume.kind
+    ))
+    .next("create one with `rekindle fs create`")
+    .kind(Kind::Unsupported))
+}
+
+fn announce(common: &Common, volume: &str, place: &Place, hidden: usize) {
+    let folder = place.folder.display();
+    if common.json {
+        return output::json(&json!({"volume": volume, "folder": place.folder}));
+    }
+    if hidden > 0 {
+        output::tell(&format!(
+            "rekindle: {folder} is not empty: what is in it ({hidden}) is hidden meanwhile"
+        ));
+    }
+    output::line(&format!(
+        "mounted '{volume}' at {folder}; Ctrl-C or `umount {}` takes it away",
+        output::quoted(&place.folder)
+    ));
+}
+
+/// Takes the mount away after a signal: lazily when it is in use, or at the next signal. Completes
+/// when the pump is not needed any more.
+async fn unmount(place: &Place, stop: &mut StopSignals) {
+    let (blocking, busy) = (place.clone(), place.folder.display());
+    // The kernel first writes what programs have mapped: the pump must go on meanwhile.
+    let unmounting = tokio::task::spawn_blocking(move || blocking.unmount(false));
+    let unmounted = tokio::select! {
+        unmounted = unmounting => unmounted.is_ok_and(|unmounted| unmounted.is_ok()),
+        _ = stop.next() => false,
+    };
+    if unmounted {
+        // The kernel's end tells the pump.
+        std::future::pending::<()>().await;
+    }
+    output::tell(&format!("rekindle: {busy} is in use: programs that use it get errors now"));
+    let lazily = place.clone();
+    let _ = tokio::task::spawn_blocking(move || lazily.unmount(true)).await;
+}
+
+fn random() -> Outcome<u64> {
+    let mut bytes = [0; 8];
+    std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,241 @@
+//! The pump of a mount: it carries the kernel's requests to the daemon and the replies back. While
+//! no daemon answers, requests wait here; over the next connection they are sent again.
+
+use super::ledger::{Answered, Ledger, reply_bytes};
+use bytes::{Buf, Bytes, BytesMut};
+use rekindle_base::Kind;
+use rekindle_front::fuse::limits::REQUEST_BYTES_MAX;
+use rekindle_front::fuse::wire::opcode;
+use rekindle_terminal::failure::{Failure, Outcome};
+use rekindle_terminal::output;
+use rustix::buffer::spare_capacity;
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+use zerocopy::IntoBytes;
+
+/// First pause before another attempt to connect, and the longest one; each is twice the one
+/// before.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Length up to which a request is copied out of its buffer, bytes. The buffer of a longer one is
+/// kept, and the kernel gets another one.
+const COPIED_BYTES_MAX: usize = 64 << 10;
+/// Bytes of requests that are sent together.
+const GATHERED_BYTES: usize = 64 << 10;
+/// Bytes that are read from a connection at once, at least.
+const READ_BYTES: usize = 256 << 10;
+/// Longest wait for the replies to what the kernel has asked before its end.
+const LAST_REPLIES: Duration = Duration::from_secs(2);
+
+/// A connection to the daemon.
+pub trait Pipe: AsyncRead + AsyncWrite + Unpin {}
+impl<P: AsyncRead + AsyncWrite + Unpin> Pipe for P {}
+
+/// The pump of one mount.
+pub struct Pump {
+    /// The kernel's end: each read gives a request, each write takes a reply.
+    device: AsyncFd<OwnedFd>,
+    ledger: RefCell<Ledger>,
+    /// Rung when there is something to send.
+    news: Notify,
+    /// Rung when a reply has come.
+    replied: Notify,
+    /// Rung when the kernel knows the file system.
+    pub ready: Notify,
+    /// Whether the present connection has brought a reply.
+    is_useful: Cell<bool>,
+}
+
+impl Pump {
+    /// Begins with the kernel's end, which does not block.
+    pub fn new(device: OwnedFd, client: u64) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` keeps its descriptor open, and gives the same one each time.
+        let device = unsafe { AsyncFd::register(device) }?;
+        Ok(Self {
+            device,
+            ledger: RefCell::new(Ledger::new(client)),
+            news: Notify::new(),
+            replied: Notify::new(),
+            ready: Notify::new(),
+            is_useful: Cell::new(false),
+        })
+    }
+
+    /// Runs until the file system is unmounted, or the volume is no more. `connect` makes another
+    /// connection.
+    pub async fn run<P: Pipe>(&self, first: P, connect: impl AsyncFn() -> Outcome<P>) -> Outcome {
+        tokio::select! {
+            biased;
+            failed = self.keep(first, connect) => Err(failed),
+            ended = self.take_requests() => {
+                ended.map_err(|error| Failure::new("the kernel's requests cannot be read").because(error))
+            }
+        }
+    }
+
+    /// Takes requests until the file system is unmounted, and their replies have come.
+    async fn take_requests(&self) -> io::Result<()> {
+        let room = REQUEST_BYTES_MAX as usize;
+        let mut buffer = Vec::with_capacity(room);
+        while self.read(&mut buffer).await? {
+            let request = if buffer.len() <= COPIED_BYTES_MAX {
+                Bytes::copy_from_slice(&buffer)
+            } else {
+                std::mem::replace(&mut buffer, Vec::with_capacity(room)).into()
+            };
+            buffer.clear();
+            if self.ledger.borrow_mut().take(request) {
+                self.news.notify_one();
+            }
+        }
+        self.ledger.borrow_mut().say_goodbye();
+        self.news.notify_one();
+        let all = async {
+            while !self.ledger.borrow().is_quiet() {
+                self.replied.notified().await;
+            }
+        };
+        // The daemon closes what is open after a while, if it is not told now.
+        let _ = tokio::time::timeout(LAST_REPLIES, all).await;
+        Ok(())
+    }
+
+    /// Reads a request. `false`: the file system is unmounted.
+    async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        loop {
+            let mut ready = self.device.readable().await?;
+            match rustix::io::read(self.device.get_ref(), spare_capacity(buffer)) {
+                Ok(count) => return Ok(count > 0),
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                // The request was taken back.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Keeps a connection to the daemon. Returns the reason why there can be none any more.
+    async fn keep<P: Pipe>(&self, first: P, connect: impl AsyncFn() -> Outcome<P>) -> Failure {
+        let mut pipe = first;
+        let mut pause = PAUSE;
+        loop {
+            self.is_useful.set(false);
+            let lost = self.carry(pipe).await;
+            let since = Instant::now();
+            let mut is_told = false;
+            if self.is_useful.get() {
+                pause = PAUSE;
+            } else {
+                tokio::time::sleep(pause).await;
+            }
+            pipe = loop {
+                pause = (pause * 2).min(PAUSE_MAX);
+                match connect().await {
+                    Ok(pipe) => break pipe,
+                    Err(failure) if is_final(&failure) => return failure,
+                    Err(failure) => {
+                        if !std::mem::replace(&mut is_told, true) {
+                            let cause = lost.as_ref().map_or_else(
+                                |error| error.to_string(),
+                                |()| "it hung up".to_owned(),
+                            );
+                            output::tell(&format!(
+                                "rekindle: the daemon is away ({cause}; {}): requests wait",
+                                failure.error
+                            ));
+                        }
+                        tokio::time::sleep(pause).await;
+                    }
+                }
+            };
+            let took = since.elapsed().as_millis();
+            output::tell(&format!("rekindle: the daemon is back after {took} ms"));
+        }
+    }
+
+    /// Carries requests and replies over one connection, until that ends.
+    async fn carry(&self, pipe: impl Pipe) -> io::Result<()> {
+        let (reader, writer) = tokio::io::split(pipe);
+        tokio::select! {
+            biased;
+            received = self.receive(reader) => received,
+            sent = self.send(writer) => sent,
+        }
+    }
+
+    async fn send(&self, mut writer: impl AsyncWrite + Unpin) -> io::Result<()> {
+        let mut gathered = self.ledger.borrow_mut().begin();
+        loop {
+            let next = self.ledger.borrow_mut().send();
+            if let Some((frame, request)) = next {
+                gathered.extend_from_slice(frame.as_bytes());
+                if request.len() > COPIED_BYTES_MAX {
+                    writer.write_all_buf(&mut Buf::chain(&gathered[..], request)).await?;
+                    gathered.clear();
+                } else {
+                    gathered.extend_from_slice(&request);
+                }
+                if gathered.len() < GATHERED_BYTES {
+                    continue;
+                }
+            }
+            if !gathered.is_empty() {
+                writer.write_all(&gathered).await?;
+                gathered.clear();
+                continue;
+            }
+            writer.flush().await?;
+            self.news.notified().await;
+        }
+    }
+
+    async fn receive(&self, mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
+        let mut bytes = BytesMut::with_capacity(READ_BYTES);
+        loop {
+            while let Some(length) = reply_bytes(&bytes) {
+                if length > REQUEST_BYTES_MAX as usize {
+                    return Err(io::Error::other("the daemon sent what is no reply"));
+                }
+                if bytes.len() < length {
+                    bytes.reserve(length - bytes.len());
+                    break;
+                }
+                self.reply(&bytes[..length]);
+                bytes.advance(length);
+            }
+            bytes.reserve(READ_BYTES);
+            if reader.read_buf(&mut bytes).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn reply(&self, reply: &[u8]) {
+        self.is_useful.set(true);
+        if let Answered::Kernel(opcode) = self.ledger.borrow_mut().answer(reply) {
+            // An error means that the kernel waits for it no longer.
+            let _ = rustix::io::write(self.device.get_ref(), reply);
+            if opcode == opcode::INIT {
+                self.ready.notify_one();
+            }
+        }
+        self.replied.notify_one();
+    }
+}
+
+/// Whether another attempt cannot help: the volume is not there, or of another kind.
+fn is_final(failure: &Failure) -> bool {
+    [Kind::NotFound, Kind::Unsupported, Kind::Invalid]
+        .iter()
+        .any(|kind| failure.kind == kind.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The pump between a kernel and a daemon that the test plays.
+
+use super::*;
+use rekindle_front::fuse::frame::{FRAME_BYTES, Frame, HELLO_BYTES, Hello};
+use rekindle_front::fuse::wire::{self, InHeader, OUT_HEADER_BYTES, OutHeader};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+use zerocopy::FromBytes;
+
+/// The test's end of the device: a message is a request or a reply, as with the kernel.
+struct Kernel(AsyncFd<OwnedFd>);
+
+impl Kernel {
+    fn pair() -> (Self, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, device) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
+        // SAFETY: an `OwnedFd` keeps its descriptor open, and gives the same one each time.
+        let ours = unsafe { AsyncFd::register(ours) };
+        (Self(ours.expect("a descriptor")), device)
+    }
+
+    fn ask(&self, opcode: u32, unique: u64) {
+        let length = wire::IN_HEADER_BYTES as u32;
+        let header =
+            InHeader { length, opcode, unique, ino: 5, uid: 0, gid: 0, pid: 0, extensions: 0 };
+        rustix::io::write(self.0.get_ref(), header.as_bytes()).expect("room");
+    }
+
+    async fn reply(&self) -> OutHeader {
+        loop {
+            let mut ready = self.0.readable().await.expect("a descriptor");
+            let mut bytes = [0; 4096];
+            match rustix::io::read(self.0.get_ref(), &mut bytes) {
+                Ok(_) => return OutHeader::read_from_prefix(&bytes).expect("a reply").0,
+                Err(_) => ready.clear_ready(),
+            }
+        }
+    }
+}
+
+/// The daemon's end of a connection.
+struct Daemon(UnixStream);
+
+impl Daemon {
+    async fn hello(&mut self) -> Hello {
+        let mut bytes = [0; HELLO_BYTES];
+        self.0.read_exact(&mut bytes).await.expect("a hello");
+        let hello = Hello::decode(bytes).expect("a hello");
+        let mut opens = vec![0; 16 * hello.opens as usize];
+        self.0.read_exact(&mut opens).await.expect("what is open");
+        hello
+    }
+
+    /// Takes a request; returns its unique number and whether it comes again.
+    async fn request(&mut self) -> (u64, bool) {
+        let mut bytes = [0; FRAME_BYTES];
+        self.0.read_exact(&mut bytes).await.expect("a frame");
+        let frame = Frame::decode(bytes).expect("a frame");
+        let mut request = vec![0; frame.length as usize];
+        self.0.read_exact(&mut request).await.expect("a request");
+        (wire::header(&request).expect("a header").unique, frame.is_again())
+    }
+
+    async fn reply(&mut self, unique: u64) {
+        let length = OUT_HEADER_BYTES as u32;
+        let head = OutHeader { length, error: 0, unique };
+        self.0.write_all(head.as_bytes()).await.expect("a reply");
+    }
+}
+
+/// Runs a story beside a pump. The story gets each connection that the pump makes.
+fn with_pump(story: impl AsyncFn(Kernel, &mut mpsc::UnboundedReceiver<Daemon>)) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(async {
+        let (kernel, device) = Kernel::pair();
+        let (sender, mut daemons) = mpsc::unbounded_channel();
+        let connect = async || {
+            let (ours, theirs) = UnixStream::pair()?;
+            match sender.send(Daemon(theirs)) {
+                Ok(()) => Ok(ours),
+                Err(_) => Err(Failure::new("the volume is gone").kind(Kind::NotFound)),
+            }
+        };
+        let pump = Pump::new(device, 7)?;
+        let first = connect().await?;
+        let (ended, ()) = tokio::join!(pump.run(first, connect), async {
+            story(kernel, &mut daemons).await;
+            daemons.close();
+        });
+        ended
+    })
+}
+
+#[test]
+fn requests_without_a_reply_are_sent_again_and_get_one_reply() {
+    let ended = with_pump(async |kernel, daemons| {
+        let mut first = daemons.recv().await.expect("a connection");
+        assert_eq!(first.hello().await.opens, 0);
+        for unique in [2, 4, 6] {
+            kernel.ask(wire::opcode::OPEN, unique);
+        }
+        for unique in [2, 4, 6] {
+            assert_eq!(first.request().await, (unique, false));
+        }
+        first.reply(4).await;
+        assert_eq!(kernel.reply().await.unique, 4);
+        drop(first);
+        kernel.ask(wire::opcode::GETATTR, 8);
+        let mut second = daemons.recv().await.expect("another connection");
+        assert_eq!(second.hello().await.opens, 1, "that of request 4");
+        assert_eq!(second.request().await, (2, true));
+        assert_eq!(second.request().await, (6, true));
+        assert_eq!(second.request().await, (8, false));
+        for unique in [8, 2, 2, 6] {
+            second.reply(unique).await;
+        }
+        for unique in [8, 2, 6] {
+            assert_eq!(kernel.reply().await.unique, unique, "once");
+        }
+        drop(kernel);
+        // Its goodbye.
+        assert_eq!(second.request().await, (u64::MAX, false));
+        second.reply(u64::MAX).await;
+    });
+    assert_eq!(ended, Ok(()));
+}
+
+#[test]
+fn a_volume_that_is_gone_ends_the_mount() {
+    let ended = with_pump(async |kernel, daemons| {
+        kernel.ask(wire::opcode::GETATTR, 2);
+        let mut first = daemons.recv().await.expect("a connection");
+        first.hello().await;
+        daemons.close();
+        drop(first);
+        // The pump must see the end of the daemon, and not that of the kernel.
+        tokio::time::timeout(Duration::from_millis(100), kernel.reply()).await.expect_err("none");
+    });
+    assert_eq!(ended.map_err(|failure| failure.error), Err("the volume is gone".to_owned()));
+}
+
+#[test]
+fn a_request_that_comes_in_pieces_and_a_reply_in_pieces_are_whole() {
+    let ended = with_pump(async |kernel, daemons| {
+        let mut daemon = daemons.recv().await.expect("a connection");
+        daemon.hello().await;
+        kernel.ask(wire::opcode::GETATTR, 2);
+        assert_eq!(daemon.request().await, (2, false));
+        let head = OutHeader { length: OUT_HEADER_BYTES as u32, error: -5, unique: 2 };
+        for byte in head.as_bytes() {
+            daemon.0.write_all(&[*byte]).await.expect("a byte");
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(kernel.reply().await.error, -5);
+        drop(kernel);
+        assert_eq!(daemon.request().await, (u64::MAX, false));
+        daemon.reply(u64::MAX).await;
+    });
+    assert_eq!(ended, Ok(()));
+}

@@ -1,0 +1,357 @@
+//! The answer to each request: what the file system says to it.
+
+use super::clients::Enrolled;
+use super::limits;
+use super::replies::{self, Body, Listing};
+use super::target::Target;
+use super::wire::{InHeader, O_EXCL, O_TRUNC, Op, SetAttrIn, SizeOut, valid};
+use bytes::Bytes;
+use futures_util::future::join_all;
+use rekindle_base::Kind;
+use rekindle_env::Timestamp;
+use rekindle_file::{Attr, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, NewNode};
+use rekindle_file::{Origin, SetAttr, Time};
+use rekindle_staging::Error as StagingError;
+use rekindle_volume::Error as VolumeError;
+
+/// Bits of a mode that are permissions.
+const PERMISSIONS: u32 = 0o7777;
+/// Where the listing of a directory goes on behind `.` and `..`; the file system uses no place
+/// before 16.
+const BEHIND_DOT: u64 = 1;
+const BEHIND_DOTS: u64 = 2;
+
+/// The reason why a request has no reply of success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failed {
+    /// The client is told.
+    Errno(Errno),
+    /// The volume is not served here any more, or the daemon stops: the mount gets no reply, and
+    /// sends the request again over its next connection.
+    HangUp,
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let error = match error {
+            Error::Posix(errno) => return Self::Errno(errno),
+            Error::Volume(error) => error,
+        };
+        let is_over = matches!(
+            &error,
+            VolumeError::Stopping
+                | VolumeError::Interrupted(_)
+                | VolumeError::Staging(StagingError::Closed(_) | StagingError::Unleased(_))
+        );
+        match error.kind() {
+            Kind::Fenced => Self::HangUp,
+            _ if is_over => Self::HangUp,
+            Kind::Full => Self::Errno(Errno::NOSPC),
+            _ => {
+                tracing::warn!(%error, "a request to a file volume failed");
+                Self::Errno(Errno::IO)
+            }
+        }
+    }
+}
+
+/// A request, and the mount that it comes from.
+pub struct Question<'a, T: Target> {
+    pub target: &'a T,
+    pub enrolled: &'a Enrolled<T>,
+    pub header: InHeader,
+    pub origin: Origin,
+    /// Whether it was sent before.
+    pub is_again: bool,
+    pub now: Timestamp,
+}
+
+impl<T: Target> Question<'_, T> {
+    /// Carries the request out.
+    pub async fn answer(&self, op: Op<'_>) -> Result<Body, Failed> {
+        let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
+        if self.is_again && is_unrepeatable(&op) && target.was_done(self.origin).await {
+            return self.answer_again(op).await;
+        }
+        Ok(match op {
+            Op::Init(asked) => replies::init(&asked)?,
+            Op::Lookup { name } => self.look_up(name).await?,
+            Op::GetAttr => Body::attr(&target.attr(ino).await?),
+            Op::SetAttr(set) => {
+                Body::attr(&target.set_attr(caller, ino, &set_attr(&set, self.now)?).await?)
+            }
+            Op::ReadLink => Body::data(target.read_link(ino).await?),
+            Op::Symlink { .. } | Op::MakeNode { .. } | Op::MakeDir { .. } => {
+                Body::entry(&self.make(op).await?)
+            }
+            Op::Create { name, flags, .. } => {
+                let attr = match self.make(op).await {
+                    Err(Failed::Errno(Errno::EXIST)) if flags & O_EXCL == 0 => {
+                        self.found(name, flags).await?
+                    }
+                    made => made?,
+                };
+                self.created(&attr).await?
+            }
+            Op::Unlink { name } => done(target.unlink(caller, ino, name).await?),
+            Op::RemoveDir { name } => done(target.remove_dir(caller, ino, name).await?),
+            Op::Rename { name, to, how } => {
+                done(target.rename(caller, (ino, name), to, how).await?)
+            }
+            Op::Link { ino: linked, name } => {
+                Body::entry(&target.link(caller, linked, ino, name).await?)
+            }
+            Op::Open | Op::OpenDir => {
+                self.open(ino).await?;
+                Body::opened()
+            }
+            Op::Release => {
+                if self.enrolled.closed(ino) {
+                    target.close(ino).await;
+                }
+                Body::default()
+            }
+            Op::Space => Body::space(&target.space().await?),
+            Op::Sync => done(target.sync().await?),
+            Op::Flush | Op::Silent => Body::default(),
+            Op::Destroy => {
+                self.enrolled.take().close().await;
+                Body::default()
+            }
+            Op::Read { .. } | Op::Write { .. } | Op::Allocate { .. } | Op::Seek { .. } => {
+                self.content(op).await?
+            }
+            Op::List { offset, size, plus } => self.list(offset, size, plus).await?,
+            Op::SetXattr { .. }
+            | Op::Xattr { .. }
+            | Op::ListXattrs { .. }
+            | Op::RemoveXattr { .. } => self.xattr(op).await?,
+        })
+    }
+
+    fn caller(&self) -> Caller {
+        Caller { uid: self.header.uid, gid: self.header.gid, origin: Some(self.origin) }
+    }
+
+    /// Answers a request that was carried out before, as the lost reply did.
+    async fn answer_again(&self, op: Op<'_>) -> Result<Body, Failed> {
+        let found = async |name| self.target.lookup(self.header.ino, name).await;
+        Ok(match op {
+            Op::Symlink { name, .. }
+            | Op::MakeNode { name, .. }
+            | Op::MakeDir { name, .. }
+            | Op::Link { name, .. } => Body::entry(&found(name).await?),
+            Op::Create { name, .. } => self.created(&found(name).await?).await?,
+            _ => Body::default(),
+        })
+    }
+
+    async fn look_up(&self, name: &[u8]) -> Result<Body, Failed> {
+        let (target, dir) = (self.target, self.header.ino);
+        let found = match name {
+            b"." => target.attr(dir).await,
+            b".." => target.attr(target.parent(dir).await?).await,
+            name => match target.lookup(dir, name).await {
+                Err(Error::Posix(Errno::NOENT)) => return Ok(Body::no_entry()),
+                found => found,
+            },
+        };
+        Ok(Body::entry(&found?))
+    }
+
+    async fn make(&self, op: Op<'_>) -> Result<Attr, Failed> {
+        let permissions = |mode: u32| (mode & PERMISSIONS) as u16;
+        let plain = NewNode { kind: FileType::Regular, mode: 0, device: 0, target: b"" };
+        let (name, node) = match op {
+            Op::Symlink { name, target } => {
+                (name, NewNode { kind: FileType::Symlink, mode: 0o777, target, ..plain })
+            }
+            Op::MakeDir { name, mode } => {
+                (name, NewNode { kind: FileType::Directory, mode: permissions(mode), ..plain })
+            }
+            Op::MakeNode { name, mode, device } => {
+                let kind = replies::type_of(mode)?;
+                (name, NewNode { kind, mode: permissions(mode), device, ..plain })
+            }
+            Op::Create { name, mode, .. } => (name, NewNode { mode: permissions(mode), ..plain }),
+            _ => return Err(Errno::INVAL.into()),
+        };
+        Ok(self.target.create(self.caller(), self.header.ino, name, &node).await?)
+    }
+
+    /// Finds the file of a CREATE that another mount has made meanwhile.
+    async fn found(&self, name: &[u8], flags: u32) -> Result<Attr, Failed> {
+        let attr = self.target.lookup(self.header.ino, name).await?;
+        if attr.kind != FileType::Regular {
+            return Err(Errno::EXIST.into());
+        }
+        if flags & O_TRUNC == 0 {
+            return Ok(attr);
+        }
+        let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+        Ok(self.target.set_attr(self.caller(), attr.ino, &empty).await?)
+    }
+
+    async fn created(&self, attr: &Attr) -> Result<Body, Failed> {
+        self.open(attr.ino).await?;
+        Ok(Body::created(attr))
+    }
+
+    async fn open(&self, ino: Ino) -> Result<(), Failed> {
+        self.target.open(ino).await?;
+        self.enrolled.opened(ino, 1);
+        Ok(())
+    }
+
+    async fn content(&self, op: Op<'_>) -> Result<Body, Failed> {
+        let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
+        Ok(match op {
+            Op::Read { offset, size } => Body::data(target.read(ino, offset, size as usize).await?),
+            Op::Write { offset, data } => {
+                within(offset, data.len() as u64)?;
+                target.write(caller, ino, offset, data).await?;
+                size_of_reply(data.len())
+            }
+            Op::Allocate { what, offset, length } => {
+                within(offset, length)?;
+                done(target.allocate(caller, ino, what, (offset, length)).await?)
+            }
+            Op::Seek { offset, what } => Body::of(&target.seek(ino, offset, what).await?),
+            _ => return Err(Errno::INVAL.into()),
+        })
+    }
+
+    async fn xattr(&self, op: Op<'_>) -> Result<Body, Failed> {
+        let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
+        Ok(match op {
+            Op::SetXattr { name, value, how } => {
+                done(target.set_xattr(caller, ino, (name, value), how).await?)
+            }
+            Op::RemoveXattr { name } => done(target.remove_xattr(caller, ino, name).await?),
+            Op::Xattr { name, size } => sized(target.xattr(ino, name).await?, size)?,
+            Op::ListXattrs { size } => {
+                let names = target.list_xattrs(ino).await?;
+                let mut all = Vec::new();
+                for name in names {
+                    all.extend_from_slice(&name);
+                    all.push(0);
+                }
+                sized(all.into(), size)?
+            }
+            _ => return Err(Errno::INVAL.into()),
+        })
+    }
+
+    async fn list(&self, offset: u64, size: u32, plus: bool) -> Result<Body, Failed> {
+        let (target, dir) = (self.target, self.header.ino);
+        let mut listing = Listing::new(size, plus);
+        let here = (dir, FileType::Directory);
+        // The kernel takes no inode of these two, so they come without attributes.
+        if offset < BEHIND_DOT && !listing.push(b".", here, BEHIND_DOT, None) {
+            return Ok(listing.body());
+        }
+        if offset < BEHIND_DOTS {
+            let above = (target.parent(dir).await?, FileType::Directory);
+            if !listing.push(b"..", above, BEHIND_DOTS, None) {
+                return Ok(listing.body());
+            }
+        }
+        let mut after = if offset <= BEHIND_DOTS { 0 } else { offset };
+        loop {
+            let wanted = listing.estimate();
+            let entries = target.list(dir, after, wanted).await?;
+            for some in entries.chunks(limits::LOOKUPS_AT_ONCE) {
+                let attrs = join_all(some.iter().map(async |entry| {
+                    // One that cannot be had now is looked up by the kernel when it is used.
+                    if plus { target.attr(entry.ino).await.ok() } else { None }
+                }));
+                for (entry, attr) in some.iter().zip(attrs.await) {
+                    let what = (entry.ino, entry.kind);
+                    if !listing.push(&entry.name, what, entry.position, attr.as_ref()) {
+                        return Ok(listing.body());
+                    }
+                }
+            }
+            match entries.last() {
+                Some(last) if entries.len() >= wanted => after = last.position,
+                _ => return Ok(listing.body()),
+            }
+        }
+    }
+}
+
+/// Whether a request cannot be carried out twice with the same outcome.
+fn is_unrepeatable(op: &Op<'_>) -> bool {
+    use rekindle_file::SetXattr;
+    match op {
+        Op::SetXattr { how, .. } => *how != SetXattr::Any,
+        Op::Symlink { .. }
+        | Op::MakeNode { .. }
+        | Op::MakeDir { .. }
+        | Op::Create { .. }
+        | Op::Link { .. }
+        | Op::Unlink { .. }
+        | Op::RemoveDir { .. }
+        | Op::Rename { .. }
+        | Op::RemoveXattr { .. } => true,
+        _ => false,
+    }
+}
+
+fn done((): ()) -> Body {
+    Body::default()
+}
+
+fn size_of_reply(bytes: usize) -> Body {
+    Body::of(&SizeOut { size: u32::try_from(bytes).unwrap_or(u32::MAX), padding: 0 })
+}
+
+/// Answers with a value that the client has `size` bytes of room for, or with its length to a
+/// client without any.
+fn sized(value: Bytes, size: u32) -> Result<Body, Errno> {
+    match size as usize {
+        0 => Ok(size_of_reply(value.len())),
+        room if room < value.len() => Err(Errno::RANGE),
+        _ => Ok(Body::data(value)),
+    }
+}
+
+/// Checks that a range ends where a file may.
+fn within(offset: u64, length: u64) -> Result<(), Errno> {
+    match offset.checked_add(length) {
+        Some(end) if end <= FILE_BYTES_MAX => Ok(()),
+        _ => Err(Errno::FBIG),
+    }
+}
+
+fn set_attr(asked: &SetAttrIn, now: Timestamp) -> Result<SetAttr, Errno> {
+    let asks = |bit| asked.valid & bit != 0;
+    let time = |bit, now_bit, seconds, nanoseconds| match (asks(now_bit), asks(bit)) {
+        (true, _) => Ok(Some(moment(now))),
+        (false, true) if nanoseconds < 1_000_000_000 => Ok(Some(Time { seconds, nanoseconds })),
+        (false, true) => Err(Errno::INVAL),
+        (false, false) => Ok(None),
+    };
+    let size = asks(valid::SIZE).then_some(asked.size);
+    within(size.unwrap_or(0), 0)?;
+    Ok(SetAttr {
+        mode: asks(valid::MODE).then_some((asked.mode & PERMISSIONS) as u16),
+        uid: asks(valid::UID).then_some(asked.uid),
+        gid: asks(valid::GID).then_some(asked.gid),
+        size,
+        accessed: time(valid::ATIME, valid::ATIME_NOW, asked.atime, asked.atime_nanoseconds)?,
+        modified: time(valid::MTIME, valid::MTIME_NOW, asked.mtime, asked.mtime_nanoseconds)?,
+        changed: time(valid::CTIME, 0, asked.ctime, asked.ctime_nanoseconds)?,
+    })
+}
+
+fn moment(now: Timestamp) -> Time {
+    let seconds = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
+    Time { seconds, nanoseconds: (now.0 % 1_000_000) as u32 * 1000 }
+}

@@ -1,0 +1,23 @@
+//! FUSE: file volumes as file systems of the kernel.
+//!
+//! A mount process has the kernel's end, `/dev/fuse`, and carries the requests to the daemon in
+//! frames ([`frame`]), so that it can send them again when the daemon was restarted. [`wire`] is
+//! the bytes of the kernel, pure and total; [`serve`] serves a mount; the answer to each request
+//! is in `answer`. [`Clients`] has the mounts, and what they have open.
+//!
+//! The protocol is that of `linux/fuse.h`.
+
+mod answer;
+mod clients;
+pub mod frame;
+pub mod limits;
+mod replies;
+mod session;
+mod target;
+#[cfg(test)]
+mod testing;
+pub mod wire;
+
+pub use clients::Clients;
+pub use session::{Mount, serve};
+pub use target::Target;

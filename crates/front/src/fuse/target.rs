@@ -1,0 +1,203 @@
+//! The interface of the FUSE server: a file system.
+
+use bytes::Bytes;
+use rekindle_file::{
+    Allocate, Attr, Caller, Entry, Error, Files, Ino, NewNode, Origin, Rename, Seek, SetAttr,
+    SetXattr, Space,
+};
+use std::future::Future;
+
+type Done<T> = Result<T, Error>;
+
+/// A file system, as a session uses it. [`rekindle_file::Files`] documents each call.
+pub trait Target: Clone + Send + Sync + 'static {
+    fn was_done(&self, origin: Origin) -> impl Future<Output = bool> + Send;
+    fn lookup(&self, dir: Ino, name: &[u8]) -> impl Future<Output = Done<Attr>> + Send;
+    fn attr(&self, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
+    fn set_attr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> impl Future<Output = Done<Attr>> + Send;
+    fn create(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+        node: &NewNode<'_>,
+    ) -> impl Future<Output = Done<Attr>> + Send;
+    fn link(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        dir: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Done<Attr>> + Send;
+    fn unlink(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn remove_dir(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn rename(
+        &self,
+        caller: Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn read_link(&self, ino: Ino) -> impl Future<Output = Done<Bytes>> + Send;
+    fn read(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+    ) -> impl Future<Output = Done<Bytes>> + Send;
+    fn write(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn allocate(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        what: Allocate,
+        range: (u64, u64),
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn seek(&self, ino: Ino, offset: u64, what: Seek) -> impl Future<Output = Done<u64>> + Send;
+    fn list(
+        &self,
+        dir: Ino,
+        after: u64,
+        count: usize,
+    ) -> impl Future<Output = Done<Vec<Entry>>> + Send;
+    fn parent(&self, dir: Ino) -> impl Future<Output = Done<Ino>> + Send;
+    fn xattr(&self, ino: Ino, name: &[u8]) -> impl Future<Output = Done<Bytes>> + Send;
+    fn set_xattr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        pair: (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn remove_xattr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        name: &[u8],
+    ) -> impl Future<Output = Done<()>> + Send;
+    fn list_xattrs(&self, ino: Ino) -> impl Future<Output = Done<Vec<Bytes>>> + Send;
+    fn space(&self) -> impl Future<Output = Done<Space>> + Send;
+    fn sync(&self) -> impl Future<Output = Done<()>> + Send;
+    fn open(&self, ino: Ino) -> impl Future<Output = Done<()>> + Send;
+    fn close(&self, ino: Ino) -> impl Future<Output = ()> + Send;
+}
+
+impl Target for Files {
+    async fn was_done(&self, origin: Origin) -> bool {
+        self.was_done(origin).await
+    }
+    async fn lookup(&self, dir: Ino, name: &[u8]) -> Done<Attr> {
+        self.lookup(dir, name).await
+    }
+    async fn attr(&self, ino: Ino) -> Done<Attr> {
+        self.attr(ino).await
+    }
+    async fn set_attr(&self, caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+        self.set_attr(caller, ino, set).await
+    }
+    async fn create(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+        node: &NewNode<'_>,
+    ) -> Done<Attr> {
+        self.create(caller, dir, name, node).await
+    }
+    async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
+        self.link(caller, ino, dir, name).await
+    }
+    async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+        self.unlink(caller, dir, name).await
+    }
+    async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+        self.remove_dir(caller, dir, name).await
+    }
+    async fn rename(
+        &self,
+        caller: Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+    ) -> Done<()> {
+        self.rename(caller, from, to, how).await
+    }
+    async fn read_link(&self, ino: Ino) -> Done<Bytes> {
+        self.read_link(ino).await
+    }
+    async fn read(&self, ino: Ino, offset: u64, length: usize) -> Done<Bytes> {
+        self.read(ino, offset, length).await
+    }
+    async fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+        self.write(caller, ino, offset, data).await
+    }
+    async fn allocate(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        what: Allocate,
+        (offset, length): (u64, u64),
+    ) -> Done<()> {
+        self.allocate(caller, ino, what, offset, length).await
+    }
+    async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
+        self.seek(ino, offset, what).await
+    }
+    async fn list(&self, dir: Ino, after: u64, count: usize) -> Done<Vec<Entry>> {
+        self.list(dir, after, count).await
+    }
+    async fn parent(&self, dir: Ino) -> Done<Ino> {
+        self.parent(dir).await
+    }
+    async fn xattr(&self, ino: Ino, name: &[u8]) -> Done<Bytes> {
+        self.xattr(ino, name).await
+    }
+    async fn set_xattr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> Done<()> {
+        self.set_xattr(caller, ino, name, value, how).await
+    }
+    async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
+        self.remove_xattr(caller, ino, name).await
+    }
+    async fn list_xattrs(&self, ino: Ino) -> Done<Vec<Bytes>> {
+        self.list_xattrs(ino).await
+    }
+    async fn space(&self) -> Done<Space> {
+        self.space().await
+    }
+    async fn sync(&self) -> Done<()> {
+        self.sync().await
+    }
+    async fn open(&self, ino: Ino) -> Done<()> {
+        self.open(ino).await
+    }
+    async fn close(&self, ino: Ino) {
+        self.close(ino).await;
+    }
+}

@@ -1,0 +1,366 @@
+//! A file system in memory, for tests of the server.
+
+use crate::fuse::Target;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use rekindle_file::{
+    Allocate, Attr, Caller, Entry, Errno, Error, FileType, Ino, NewNode, Origin, ROOT, Rename,
+    Seek, SetAttr, SetXattr, Space, Time,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+type Done<T> = Result<T, Error>;
+
+/// The file system. Clones share it.
+#[derive(Clone)]
+pub struct Memory {
+    state: Arc<Mutex<State>>,
+}
+
+pub struct State {
+    nodes: BTreeMap<Ino, Node>,
+    next: Ino,
+    /// Requests that were carried out.
+    done: BTreeSet<(u64, u64)>,
+    /// How often each inode is open.
+    pub opens: BTreeMap<Ino, u64>,
+    /// The error of all calls, once there is one.
+    pub broken: Option<Error>,
+}
+
+struct Node {
+    attr: Attr,
+    content: Vec<u8>,
+    /// Of a directory: position and inode of each name.
+    names: BTreeMap<Vec<u8>, (u64, Ino)>,
+    parent: Ino,
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl Node {
+    fn new(ino: Ino, parent: Ino, caller: Caller, node: &NewNode<'_>) -> Self {
+        let now = Time::default();
+        let is_dir = node.kind == FileType::Directory;
+        let attr = Attr {
+            ino,
+            kind: node.kind,
+            mode: node.mode,
+            links: if is_dir { 2 } else { 1 },
+            uid: caller.uid,
+            gid: caller.gid,
+            device: node.device,
+            size: node.target.len() as u64,
+            allocated: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: now,
+        };
+        let content = node.target.to_vec();
+        Self { attr, content, names: BTreeMap::new(), parent, xattrs: BTreeMap::new() }
+    }
+
+    fn resize(&mut self, size: usize) {
+        self.content.resize(size, 0);
+        (self.attr.size, self.attr.allocated) = (size as u64, size as u64);
+    }
+}
+
+impl State {
+    fn ok(&self) -> Done<()> {
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    fn node(&mut self, ino: Ino) -> Done<&mut Node> {
+        self.ok()?;
+        self.nodes.get_mut(&ino).ok_or(Errno::NOENT.into())
+    }
+
+    fn dir(&mut self, ino: Ino) -> Done<&mut Node> {
+        let node = self.node(ino)?;
+        if node.attr.kind == FileType::Directory { Ok(node) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    fn find(&mut self, dir: Ino, name: &[u8]) -> Done<Ino> {
+        self.dir(dir)?.names.get(name).map(|(_, ino)| *ino).ok_or(Errno::NOENT.into())
+    }
+
+    fn note(&mut self, caller: Caller) {
+        if let Some(Origin { client, request, oldest }) = caller.origin {
+            self.done.retain(|(other, number)| *other != client || *number >= oldest);
+            self.done.insert((client, request));
+        }
+    }
+
+    fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Done<()> {
+        self.next += 1;
+        let position = 16 + self.next;
+        self.dir(dir)?.names.insert(name.to_vec(), (position, ino));
+        self.nodes.get_mut(&ino).expect("it exists").parent = dir;
+        Ok(())
+    }
+
+    fn drop_link(&mut self, ino: Ino) {
+        let node = self.nodes.get_mut(&ino).expect("it exists");
+        node.attr.links -= if node.attr.kind == FileType::Directory { 2 } else { 1 };
+        self.forget(ino);
+    }
+
+    fn forget(&mut self, ino: Ino) {
+        let is_gone = self.nodes.get(&ino).is_some_and(|node| node.attr.links == 0);
+        if is_gone && !self.opens.contains_key(&ino) {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    fn remove(&mut self, dir: Ino, name: &[u8], is_dir: bool) -> Done<()> {
+        let ino = self.find(dir, name)?;
+        let node = self.node(ino)?;
+        match (is_dir, node.attr.kind == FileType::Directory) {
+            (true, false) => return Err(Errno::NOTDIR.into()),
+            (false, true) => return Err(Errno::ISDIR.into()),
+            _ if !node.names.is_empty() => return Err(Errno::NOTEMPTY.into()),
+            _ => {}
+        }
+        self.dir(dir)?.names.remove(name);
+        self.drop_link(ino);
+        Ok(())
+    }
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        let root = NewNode { kind: FileType::Directory, mode: 0o755, device: 0, target: b"" };
+        let root = Node::new(ROOT, ROOT, Caller::default(), &root);
+        let state = State {
+            nodes: BTreeMap::from([(ROOT, root)]),
+            next: ROOT,
+            done: BTreeSet::new(),
+            opens: BTreeMap::new(),
+            broken: None,
+        };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    #[allow(dead_code, reason = "the example does not look inside")]
+    pub fn look<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
+        look(&mut self.state.lock())
+    }
+}
+
+impl Target for Memory {
+    async fn was_done(&self, origin: Origin) -> bool {
+        self.state.lock().done.contains(&(origin.client, origin.request))
+    }
+    async fn lookup(&self, dir: Ino, name: &[u8]) -> Done<Attr> {
+        let mut state = self.state.lock();
+        let ino = state.find(dir, name)?;
+        Ok(state.node(ino)?.attr)
+    }
+    async fn attr(&self, ino: Ino) -> Done<Attr> {
+        Ok(self.state.lock().node(ino)?.attr)
+    }
+    async fn set_attr(&self, _caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+        let mut state = self.state.lock();
+        let node = state.node(ino)?;
+        if let Some(size) = set.size {
+            node.resize(size as usize);
+        }
+        let attr = &mut node.attr;
+        attr.mode = set.mode.unwrap_or(attr.mode);
+        attr.uid = set.uid.unwrap_or(attr.uid);
+        attr.gid = set.gid.unwrap_or(attr.gid);
+        attr.accessed = set.accessed.unwrap_or(attr.accessed);
+        attr.modified = set.modified.unwrap_or(attr.modified);
+        Ok(*attr)
+    }
+    async fn create(
+        &self,
+        caller: Caller,
+        dir: Ino,
+        name: &[u8],
+        node: &NewNode<'_>,
+    ) -> Done<Attr> {
+        let mut state = self.state.lock();
+        match state.find(dir, name) {
+            Ok(_) => return Err(Errno::EXIST.into()),
+            Err(Error::Posix(Errno::NOENT)) => {}
+            Err(error) => return Err(error),
+        }
+        state.next += 1;
+        let ino = state.next;
+        let made = Node::new(ino, dir, caller, node);
+        let attr = made.attr;
+        state.nodes.insert(ino, made);
+        state.enter(dir, name, ino)?;
+        state.note(caller);
+        Ok(attr)
+    }
+    async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
+        let mut state = self.state.lock();
+        if state.find(dir, name).is_ok() {
+            return Err(Errno::EXIST.into());
+        }
+        state.node(ino)?.attr.links += 1;
+        state.enter(dir, name, ino)?;
+        state.note(caller);
+        Ok(state.node(ino)?.attr)
+    }
+    async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+        let mut state = self.state.lock();
+        state.remove(dir, name, false)?;
+        state.note(caller);
+        Ok(())
+    }
+    async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+        let mut state = self.state.lock();
+        state.remove(dir, name, true)?;
+        state.note(caller);
+        Ok(())
+    }
+    async fn rename(
+        &self,
+        caller: Caller,
+        from: (Ino, &[u8]),
+        to: (Ino, &[u8]),
+        how: Rename,
+    ) -> Done<()> {
+        let mut state = self.state.lock();
+        let ino = state.find(from.0, from.1)?;
+        let there = state.find(to.0, to.1).ok();
+        match (how, there) {
+            (Rename::NoReplace, Some(_)) => return Err(Errno::EXIST.into()),
+            (Rename::Exchange, None) => return Err(Errno::NOENT.into()),
+            (Rename::Exchange, Some(other)) => state.enter(from.0, from.1, other)?,
+            (_, Some(other)) => {
+                let is_dir = state.node(other)?.attr.kind == FileType::Directory;
+                state.remove(to.0, to.1, is_dir)?;
+                state.dir(from.0)?.names.remove(from.1);
+            }
+            (_, None) => drop(state.dir(from.0)?.names.remove(from.1)),
+        }
+        state.enter(to.0, to.1, ino)?;
+        state.note(caller);
+        Ok(())
+    }
+    async fn read_link(&self, ino: Ino) -> Done<Bytes> {
+        Ok(Bytes::copy_from_slice(&self.state.lock().node(ino)?.content))
+    }
+    async fn read(&self, ino: Ino, offset: u64, length: usize) -> Done<Bytes> {
+        let mut state = self.state.lock();
+        let content = &state.node(ino)?.content;
+        let begin = content.len().min(offset as usize);
+        let end = content.len().min(begin + length);
+        Ok(Bytes::copy_from_slice(&content[begin..end]))
+    }
+    async fn write(&self, _caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+        let mut state = self.state.lock();
+        let node = state.node(ino)?;
+        let (begin, end) = (offset as usize, offset as usize + data.len());
+        node.resize(node.content.len().max(end));
+        node.content[begin..end].copy_from_slice(data);
+        Ok(())
+    }
+    async fn allocate(
+        &self,
+        _caller: Caller,
+        ino: Ino,
+        what: Allocate,
+        (offset, length): (u64, u64),
+    ) -> Done<()> {
+        let mut state = self.state.lock();
+        let node = state.node(ino)?;
+        let (begin, end) = (offset as usize, (offset + length) as usize);
+        match what {
+            Allocate::Reserve { keep_size } | Allocate::Zero { keep_size } if !keep_size => {
+                node.resize(node.content.len().max(end));
+            }
+            _ => {}
+        }
+        if !matches!(what, Allocate::Reserve { .. }) {
+            let all = node.content.len();
+            node.content[begin.min(all)..end.min(all)].fill(0);
+        }
+        Ok(())
+    }
+    async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
+        let size = self.state.lock().node(ino)?.attr.size;
+        match what {
+            _ if offset >= size => Err(Errno::NXIO.into()),
+            Seek::Data => Ok(offset),
+            Seek::Hole => Ok(size),
+        }
+    }
+    async fn list(&self, dir: Ino, after: u64, count: usize) -> Done<Vec<Entry>> {
+        let mut state = self.state.lock();
+        let names = state.dir(dir)?.names.clone();
+        let mut entries = Vec::new();
+        for (name, (position, ino)) in names {
+            if position > after {
+                let kind = state.node(ino)?.attr.kind;
+                entries.push(Entry { position, name: name.into(), ino, kind });
+            }
+        }
+        entries.sort_by_key(|entry| entry.position);
+        entries.truncate(count);
+        Ok(entries)
+    }
+    async fn parent(&self, dir: Ino) -> Done<Ino> {
+        Ok(self.state.lock().dir(dir)?.parent)
+    }
+    async fn xattr(&self, ino: Ino, name: &[u8]) -> Done<Bytes> {
+        let mut state = self.state.lock();
+        let value = state.node(ino)?.xattrs.get(name).cloned();
+        Ok(value.ok_or(Error::from(Errno::NODATA))?.into())
+    }
+    async fn set_xattr(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> Done<()> {
+        let mut state = self.state.lock();
+        let xattrs = &mut state.node(ino)?.xattrs;
+        match (how, xattrs.contains_key(name)) {
+            (SetXattr::Create, true) => return Err(Errno::EXIST.into()),
+            (SetXattr::Replace, false) => return Err(Errno::NODATA.into()),
+            _ => drop(xattrs.insert(name.to_vec(), value.to_vec())),
+        }
+        state.note(caller);
+        Ok(())
+    }
+    async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
+        let mut state = self.state.lock();
+        state.node(ino)?.xattrs.remove(name).ok_or(Error::from(Errno::NODATA))?;
+        state.note(caller);
+        Ok(())
+    }
+    async fn list_xattrs(&self, ino: Ino) -> Done<Vec<Bytes>> {
+        let mut state = self.state.lock();
+        Ok(state.node(ino)?.xattrs.keys().cloned().map(Bytes::from).collect())
+    }
+    async fn space(&self) -> Done<Space> {
+        let inodes = self.state.lock().nodes.len() as u64;
+        Ok(Space { bytes: 1 << 40, bytes_used: 1 << 30, inodes })
+    }
+    async fn sync(&self) -> Done<()> {
+        self.state.lock().ok()
+    }
+    async fn open(&self, ino: Ino) -> Done<()> {
+        let mut state = self.state.lock();
+        state.node(ino)?;
+        *state.opens.entry(ino).or_default() += 1;
+        Ok(())
+    }
+    async fn close(&self, ino: Ino) {
+        let mut state = self.state.lock();
+        let count = state.opens.get_mut(&ino).expect("it is open");
+        *count -= 1;
+        if *count == 0 {
+            state.opens.remove(&ino);
+        }
+        state.forget(ino);
+    }
+}
