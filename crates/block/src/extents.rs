@@ -49,6 +49,12 @@ impl Extents {
         }
     }
 
+    /// Returns the bytes of a page: a smaller write keeps bytes of it, which are read.
+    #[must_use]
+    pub fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
     /// Returns the volume's size, bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)

@@ -50,6 +50,7 @@ pub use formats::FORMATS;
 pub use live::Hold;
 pub use parity::Parity;
 pub use pointer::{BadPointer, POINTER_BYTES, Part, Pointer, Spot};
+pub use read::Parent;
 
 use serde::{Deserialize, Serialize};
 

@@ -13,7 +13,7 @@ use crate::content::{Inner, add};
 use crate::fetch::{Sharing, neighbours, unless_away};
 use crate::name::Name;
 use crate::pack::reader::{self, Body};
-use crate::{Class, Content, Error, Pointer, limits, pack};
+use crate::{Class, Content, Error, POINTER_BYTES, Pointer, limits, pack};
 use bytes::Bytes;
 use futures_util::future::{FutureExt, join_all};
 use futures_util::stream::{self, StreamExt};
@@ -21,6 +21,24 @@ use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
+
+/// A chunk that declares children: one that a volume's kind understands, and no tree node.
+#[derive(Clone)]
+pub struct Parent(Body);
+
+impl Parent {
+    /// The bytes that were written with the children.
+    #[must_use]
+    pub fn content(&self) -> &[u8] {
+        &self.0.bytes[(self.0.children as usize * POINTER_BYTES).min(self.0.bytes.len())..]
+    }
+
+    /// The child at `index`.
+    #[must_use]
+    pub fn child(&self, index: usize) -> Option<Pointer> {
+        self.0.children().nth(index)
+    }
+}
 
 impl Content {
     /// Returns a chunk that is in the cache or, as metadata, in warm memory. A plain call: no I/O,
@@ -39,6 +57,17 @@ impl Content {
     /// Like [`Content::read`], but what comes from the store does not go into the cache.
     pub async fn read_uncached(&self, pointer: &Pointer, class: Class) -> Result<Bytes, Error> {
         Ok(self.inner.read(pointer, class, Keep::No).await?.content())
+    }
+
+    /// Returns a metadata chunk that is in RAM, with the children that it declares. A plain call.
+    #[must_use]
+    pub fn parent_now(&self, pointer: &Pointer) -> Option<Parent> {
+        self.inner.cached(pointer).map(Parent)
+    }
+
+    /// Reads a metadata chunk with the children that it declares.
+    pub async fn parent(&self, pointer: &Pointer) -> Result<Parent, Error> {
+        Ok(Parent(self.inner.read(pointer, Class::Metadata, Keep::Yes).await?))
     }
 
     /// Reads a chunk with the children that it declared.

@@ -1,7 +1,33 @@
-//! A file volume: inodes, directories and extents over chunks of content.
+//! A file volume: a file system over chunks of content, after HydraFS.
+//!
+//! [`File`] is the [`rekindle_volume::Kind`] that the node registers. [`Files`] is the view of a
+//! front: POSIX calls by inode number. Where to look: `format` for every byte; `table` for inodes,
+//! names and extended attributes in pages; `overlay` for what the log has and the root has not;
+//! `home` for how records become a new version (the commit server); `files` for the calls.
 
 mod files;
+mod format;
+mod home;
+mod kind;
+pub mod limits;
+mod look;
+mod names;
+mod overlay;
+mod ranges;
+mod settings;
+mod state;
+mod table;
 mod types;
 
+#[cfg(test)]
+mod tests;
+
+/// The newest version that this binary knows of each format of this crate.
+pub const FORMATS: [(&str, u32); 2] =
+    [("file table", format::page::VERSION as u32), ("file record", format::record::VERSION as u32)];
+
 pub use files::Files;
+pub use home::Home;
+pub use kind::{File, KIND};
+pub use settings::RootSettings;
 pub use types::*;

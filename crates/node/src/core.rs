@@ -41,7 +41,7 @@ pub(crate) struct Ground {
 /// Returns the kinds of volumes that this binary knows: the one registration of each.
 #[must_use]
 pub fn kinds() -> Vec<Box<dyn Kind>> {
-    vec![Box::new(rekindle_block::Block)]
+    vec![Box::new(rekindle_block::Block), Box::new(rekindle_file::File)]
 }
 
 /// The parts that serve volumes. Clones mean the same core.

@@ -63,6 +63,7 @@ pub fn formats() -> impl Iterator<Item = (&'static str, u32)> {
         .into_iter()
         .chain(rekindle_warm::FORMATS)
         .chain(rekindle_content::FORMATS)
-        .chain(rekindle_cluster::FORMATS);
+        .chain(rekindle_cluster::FORMATS)
+        .chain(rekindle_file::FORMATS);
     own.into_iter().chain(below).chain(more)
 }

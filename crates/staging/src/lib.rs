@@ -31,7 +31,7 @@ pub use ack::staged::Staged;
 pub use destage::versions;
 pub use error::Error;
 pub use queue::source::Source;
-pub use range::home::{Extent, Fold, RangeHome};
+pub use range::home::{Extent, Fold, RangeHome, read_ahead};
 pub use range::quarantine::Lost;
 pub use record::append::NewRecord;
 pub use record::{Record, RecordHome};

@@ -8,7 +8,7 @@
 pub(crate) mod append;
 
 use crate::queue::{Change, Payload};
-use crate::{Error, limits};
+use crate::{Error, Source, limits};
 use bytes::Bytes;
 use rekindle_base::Serial;
 use rekindle_content::{Batch, tree::Root};
@@ -18,12 +18,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A record of a volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Record {
     pub serial: Serial,
     /// The record's own kind; its meaning belongs to the volume's kind.
     pub kind: u64,
+    /// The bytes, or as many of the first ones as the home asks for ([`RecordHome::head_bytes`]).
     pub bytes: Bytes,
+    /// How many bytes the record has.
+    pub length: u64,
+    /// All of the bytes, where they are kept. The home may hold on to it for as long as the root
+    /// does not have the record.
+    pub source: Source,
     /// Whether the next record belongs to the same group.
     pub joined: bool,
 }
@@ -31,6 +37,17 @@ pub struct Record {
 /// The home of a volume of records. The vault with which the volume is opened tells the root with
 /// which the home begins, and the checkpoint up to which that root has the records.
 pub trait RecordHome: Any + Send + Sync {
+    /// Returns how many of the first bytes of a record of this kind the home is shown; it reads the
+    /// others from [`Record::source`].
+    fn head_bytes(&self, _kind: u64) -> usize {
+        usize::MAX
+    }
+
+    /// Notes that one record, or the records of one group, were given their serials: in serial
+    /// order, each once, before [`RecordHome::apply`] of them. Not called for what a volume had
+    /// when it came into service. A plain and short call: the volume's lock is held.
+    fn enter(&self, _group: &[Record]) {}
+
     /// Notes that one record, or the records of one group, are visible from now on: in serial
     /// order, each once, never a part of a group. A plain and short call: the volume's lock is
     /// held.
@@ -57,7 +74,7 @@ pub trait RecordHome: Any + Send + Sync {
 /// The way of records to their home.
 pub(crate) struct Coming {
     home: Arc<dyn RecordHome>,
-    /// The bytes of the records that the log has and that are not visible yet, in serial order.
+    /// The heads of the records that the log has and that are not visible yet, in serial order.
     bytes: VecDeque<Bytes>,
     /// The first records of a group while the others are being shown, too.
     group: Vec<Record>,
@@ -77,21 +94,31 @@ impl Coming {
     ) -> Result<Self, Error> {
         let mut coming = Self::new(home);
         for (change, serial) in records.zip((first.0..).map(Serial)) {
-            let bytes = bytes_of(change).await;
+            let bytes = head_of(&*coming.home, change).await;
             coming.bytes.push_back(bytes.map_err(|error| damaged(volume, serial, change, error))?);
         }
         Ok(coming)
     }
 
-    /// Notes the bytes of a record that was appended to the log last.
-    pub(crate) fn expect(&mut self, payload: &[u8]) {
-        self.bytes.push_back(Bytes::copy_from_slice(payload));
+    /// Notes a group of records that have entered the queue; the first has the serial `first`.
+    pub(crate) fn enter(&mut self, first: Serial, changes: &[Change], payloads: &[&[u8]]) {
+        let mut group = Vec::with_capacity(changes.len());
+        for ((change, payload), serial) in changes.iter().zip(payloads).zip((first.0..).map(Serial))
+        {
+            let length = self.home.head_bytes(change.position).min(payload.len());
+            let bytes = Bytes::copy_from_slice(&payload[..length]);
+            if change.is_logged() {
+                self.bytes.push_back(bytes.clone());
+            }
+            group.push(record(change, serial, bytes));
+        }
+        self.home.enter(&group);
     }
 
     /// Shows the next record, with its group when that is whole.
     pub(crate) fn show(&mut self, change: &Change, serial: Serial) {
         let bytes = match &change.payload {
-            Payload::Memory(kept) => kept.bytes.clone(),
+            Payload::Memory(kept) => head(&*self.home, change, &kept.bytes),
             Payload::Log(_) | Payload::Zero => {
                 self.bytes.pop_front().expect("a record in the log is expected before it is shown")
             }
@@ -110,7 +137,8 @@ impl Coming {
 }
 
 fn record(change: &Change, serial: Serial, bytes: Bytes) -> Record {
-    Record { serial, kind: change.position, bytes, joined: change.joined }
+    let (kind, source) = (change.position, change.source(0));
+    Record { serial, kind, bytes, length: change.span, source, joined: change.joined }
 }
 
 /// Applies the unfinished records of a volume that comes into service, in serial order. Nothing
@@ -127,7 +155,7 @@ pub(crate) async fn replay(
         let slice: Vec<_> = changes.by_ref().take(limits::SLICE_CHANGES).collect();
         read_ahead(slice.iter().map(|(change, _)| *change)).await;
         for (change, serial) in slice {
-            let bytes = bytes_of(change).await;
+            let bytes = head_of(home, change).await;
             let bytes = bytes.map_err(|error| damaged(volume, serial, change, error))?;
             group.push(record(change, serial, bytes));
             if !change.joined {
@@ -141,11 +169,15 @@ pub(crate) async fn replay(
 }
 
 /// Reads records of which the first has the serial `first`.
-pub(crate) async fn read(first: Serial, changes: &[Change]) -> Result<Vec<Record>, Error> {
+pub(crate) async fn read(
+    home: &dyn RecordHome,
+    first: Serial,
+    changes: &[Change],
+) -> Result<Vec<Record>, Error> {
     read_ahead(changes.iter()).await;
     let mut records = Vec::with_capacity(changes.len());
     for (change, serial) in changes.iter().zip((first.0..).map(Serial)) {
-        records.push(record(change, serial, bytes_of(change).await?));
+        records.push(record(change, serial, head_of(home, change).await?));
     }
     Ok(records)
 }
@@ -159,16 +191,21 @@ async fn read_ahead(changes: impl Iterator<Item = &Change>) {
     rekindle_log::read_ahead(places.iter()).await;
 }
 
-async fn bytes_of(change: &Change) -> Result<Bytes, Error> {
+async fn head_of(home: &dyn RecordHome, change: &Change) -> Result<Bytes, Error> {
     match &change.payload {
         Payload::Zero => Ok(Bytes::new()),
-        Payload::Memory(kept) => Ok(kept.bytes.clone()),
+        Payload::Memory(kept) => Ok(head(home, change, &kept.bytes)),
         Payload::Log(place) => {
-            let mut bytes = vec![0; place.length() as usize];
+            let length = home.head_bytes(change.position).min(place.length() as usize);
+            let mut bytes = vec![0; length];
             place.read(0, &mut bytes).await?;
             Ok(bytes.into())
         }
     }
+}
+
+fn head(home: &dyn RecordHome, change: &Change, bytes: &Bytes) -> Bytes {
+    bytes.slice(..home.head_bytes(change.position).min(bytes.len()))
 }
 
 /// The error of a record that cannot be read back: the records behind it may mean

@@ -120,11 +120,15 @@ impl Shown {
         }
     }
 
-    /// Notes a change that was appended to the log and is not visible yet.
-    pub(crate) fn expect(&mut self, payload: &[u8]) {
+    pub(crate) fn is_of_records(&self) -> bool {
+        matches!(self, Shown::Record(_))
+    }
+
+    /// Notes changes that have entered the queue together; the first has the serial `first`.
+    pub(crate) fn enter(&mut self, first: Serial, changes: &[Change], payloads: &[&[u8]]) {
         match self {
             Shown::Range(_) => {}
-            Shown::Record(coming) => coming.expect(payload),
+            Shown::Record(coming) => coming.enter(first, changes, payloads),
         }
     }
 
@@ -191,7 +195,10 @@ impl<'a> Portion<'a> {
                 rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
                 Ok(Portion::Range(&**home, folds))
             }
-            Home::Record(home) => Ok(Portion::Record(&**home, record::read(first, changes).await?)),
+            Home::Record(home) => {
+                let records = record::read(&**home, first, changes).await?;
+                Ok(Portion::Record(&**home, records))
+            }
         }
     }
 

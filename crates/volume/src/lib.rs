@@ -29,7 +29,7 @@ pub use manage::settings::WriteSettings;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
-pub use registry::entry::Handle;
+pub use registry::entry::{Handle, WeakHandle};
 pub use registry::info::Info;
 pub use registry::machine;
 pub use registry::transitional::{Stuck, Transitional};
@@ -108,6 +108,12 @@ impl Volumes {
     #[must_use]
     pub fn open(parts: Parts) -> Self {
         Self { inner: Arc::new(Inner::new(parts)) }
+    }
+
+    /// Returns the door to the machine.
+    #[must_use]
+    pub fn env(&self) -> &Env {
+        &self.inner.env
     }
 
     /// Returns the kinds of volumes that this registry knows.

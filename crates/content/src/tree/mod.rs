@@ -12,7 +12,7 @@ mod walk;
 
 #[cfg(test)]
 pub(crate) use read::nodes_over;
-pub use read::{floor, floor_now, get, prefetch, range};
+pub use read::{above, floor, floor_now, get, prefetch, range};
 pub use update::update;
 pub use walk::{Visitor, walk};
 

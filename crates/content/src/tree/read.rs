@@ -48,6 +48,37 @@ pub async fn floor(
     }
 }
 
+/// Finds the entry with the least key that is above `key`.
+pub async fn above(
+    content: &Content,
+    root: &Root,
+    key: u64,
+) -> Result<Option<(u64, Pointer)>, Error> {
+    let (Some(mut pointer), Some(least)) = (*root, key.checked_add(1)) else { return Ok(None) };
+    // The nearest node to the right of the way, and the level of its parent: if the leaf on the way
+    // ends before, its first entry is the one.
+    let (mut above, mut right) = (None, None);
+    let mut least = least;
+    loop {
+        let body = fetch(&content.inner, &pointer).await?;
+        let node = checked(&body, &pointer, above)?;
+        if node.level() > 0 {
+            let index = node.covering(least);
+            if index + 1 < node.count() {
+                right = Some((node.child(index + 1), node.level()));
+            }
+            (pointer, above) = (node.child(index), Some(node.level()));
+            continue;
+        }
+        let index = node.lower_bound(least);
+        if index < node.count() {
+            return Ok(Some((node.key(index), node.child(index))));
+        }
+        let Some((next, level)) = right.take() else { return Ok(None) };
+        (pointer, above, least) = (next, Some(level), 0);
+    }
+}
+
 /// Looks a key up.
 pub async fn get(content: &Content, root: &Root, key: u64) -> Result<Option<Pointer>, Error> {
     let found = floor(content, root, key).await?;

@@ -271,16 +271,17 @@ impl Staged {
                 return Ok(None);
             }
             let mut start = 0;
-            for (index, one) in requests.iter().enumerate() {
+            let changes = requests.iter().enumerate().map(|(index, one)| {
                 let end = start + one.payload.len();
                 // A group leaves the queue as a whole, and gives the RAM back with its first
                 // change.
                 let kept = KeptPayload { bytes: payload.slice(start..end), _permit: permit.take() };
                 let payload = Payload::Memory(Arc::new(kept));
                 let change = Change::kept(one.position, one.span, payload, now);
-                gate.changes.take(change.of(one.change).joined(index + 1 < requests.len()));
                 start = end;
-            }
+                change.of(one.change).joined(index + 1 < requests.len())
+            });
+            gate.changes.take_all(changes, requests.iter().map(|one| one.payload));
             (gate.await_all(), self.note(&mut gate))
         };
         self.wake_up(wakeup);

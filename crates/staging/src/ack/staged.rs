@@ -273,12 +273,13 @@ impl Staged {
             Err(Refused::HeadFull) => return Ok(None),
             Err(Refused::Malformed(why)) => return Err(Error::Invalid(why.to_owned())),
         };
-        for (index, (one, place)) in submission.requests.iter().zip(places).enumerate() {
+        let places = submission.requests.iter().zip(places).enumerate();
+        let changes = places.map(|(index, (one, place))| {
             let place = Some(place).filter(|_| !one.payload.is_empty());
             let change = Change::logged(one.position, one.span, place, end, now);
-            gate.changes.shown.expect(one.payload);
-            gate.changes.take(change.of(one.change).joined(submission.is_joined(index)));
-        }
+            change.of(one.change).joined(submission.is_joined(index))
+        });
+        gate.changes.take_all(changes, submission.requests.iter().map(|one| one.payload));
         let progress = Progress { appended: end, ..before };
         gate.changes.apply(self.mode.shows(&progress));
         if !promised {

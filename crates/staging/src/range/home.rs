@@ -68,6 +68,12 @@ pub(crate) fn read_along(folds: &mut [Fold]) {
     }
 }
 
+/// Prepares pieces for a [`RangeHome::fold`] by a home of records that has files of its own.
+pub async fn read_ahead(folds: &mut [Fold]) {
+    read_along(folds);
+    rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
+}
+
 /// The error of a call for byte ranges to a volume of records.
 pub(crate) fn none() -> Error {
     Error::Invalid("the volume holds records, no byte ranges".to_owned())

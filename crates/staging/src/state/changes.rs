@@ -7,7 +7,6 @@
 use crate::Vault;
 use crate::queue::{Change, Queue, Unindexed};
 use crate::shape::Shown;
-use rekindle_base::Serial;
 use rekindle_log::Position;
 use std::collections::VecDeque;
 
@@ -46,12 +45,27 @@ impl Changes {
     }
 
     /// Takes a change that was appended to the log (or kept in RAM) last.
-    pub(crate) fn take(&mut self, change: Change) -> Serial {
+    fn take(&mut self, change: Change) {
         if let Some(end) = change.end() {
             debug_assert!(end >= self.end, "append order is serial order");
             self.end = end;
         }
-        self.queue.push(change)
+        self.queue.push(change);
+    }
+
+    /// Takes changes that were appended (or kept) together, with their payloads.
+    pub(crate) fn take_all<'a>(
+        &mut self,
+        changes: impl Iterator<Item = Change>,
+        payloads: impl Iterator<Item = &'a [u8]>,
+    ) {
+        if !self.shown.is_of_records() {
+            changes.for_each(|change| self.take(change));
+            return;
+        }
+        let (first, changes) = (self.queue.last().next(), changes.collect::<Vec<_>>());
+        changes.iter().for_each(|change| self.take(change.clone()));
+        self.shown.enter(first, &changes, &payloads.collect::<Vec<_>>());
     }
 
     /// Count of the changes in the log that are not visible yet. Changes kept in RAM become visible

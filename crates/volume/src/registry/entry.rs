@@ -9,8 +9,8 @@ use rekindle_datastore::record::Held;
 use rekindle_env::{Env, Moment};
 use rekindle_staging::{Staged, Vault};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
@@ -95,6 +95,20 @@ pub(crate) struct Step {
 #[derive(Clone)]
 pub struct Handle {
     hold: Arc<Hold>,
+}
+
+/// A [`Handle`] that does not hold the volume.
+#[derive(Clone)]
+pub struct WeakHandle {
+    hold: Weak<Hold>,
+}
+
+impl WeakHandle {
+    /// Returns the handle, if a clone of it is left.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<Handle> {
+        self.hold.upgrade().map(|hold| Handle { hold })
+    }
 }
 
 struct Hold {
@@ -257,6 +271,12 @@ impl Drop for Hold {
 }
 
 impl Handle {
+    /// Returns a handle that does not hold the volume.
+    #[must_use]
+    pub fn downgrade(&self) -> WeakHandle {
+        WeakHandle { hold: Arc::downgrade(&self.hold) }
+    }
+
     /// The volume in service.
     #[must_use]
     pub fn staged(&self) -> &Arc<Staged> {

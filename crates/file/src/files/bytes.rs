@@ -1,0 +1,241 @@
+//! The bytes of files.
+
+use super::{Done, Files, Rest};
+use crate::files::attributes::resize;
+use crate::files::draft::Draft;
+use crate::format::inode::Inode;
+use crate::format::record::{self, WRITE_HEAD_BYTES, WriteHead};
+use crate::limits;
+use crate::look::{Look, Stop};
+use crate::ranges::Part;
+use crate::state::View;
+use crate::types::{Allocate, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
+use bytes::Bytes;
+use rekindle_base::limits::CHANGE_BYTES_MAX;
+use rekindle_content::tree::Root;
+use rekindle_staging::{NewRecord, RangeHome, Source};
+use std::ops::Range;
+
+/// Most bytes of a write that one record carries; a longer write is a group of records.
+const PIECE_BYTES_MAX: usize = (CHANGE_BYTES_MAX as usize - WRITE_HEAD_BYTES) & !4095;
+
+/// Where the bytes of a file are.
+struct Whereabouts {
+    size: u64,
+    /// What the root has.
+    root: Root,
+    /// What is newer, within the range that was asked for.
+    parts: Vec<Part>,
+}
+
+/// Returns a regular file.
+fn regular(view: &View<'_>, ino: Ino) -> Result<Inode, Stop> {
+    let inode = view.inode(ino)?;
+    match inode.kind {
+        FileType::Regular => Ok(inode),
+        FileType::Directory => Err(Errno::ISDIR.into()),
+        _ => Err(Errno::INVAL.into()),
+    }
+}
+
+fn whereabouts(view: &View<'_>, ino: Ino, range: Range<u64>) -> Result<Whereabouts, Stop> {
+    let size = regular(view, ino)?.size;
+    let stored = view.stored(ino)?;
+    let dirty = view.state.overlay.inodes.get(&ino);
+    let parts = dirty.map(|dirty| dirty.ranges.within(range.start..range.end.min(size)).collect());
+    let root = stored.and_then(|stored| stored.content);
+    Ok(Whereabouts { size, root, parts: parts.unwrap_or_default() })
+}
+
+impl Files {
+    /// Reads at most `length` bytes; fewer at the end of the file, and never more than
+    /// [`limits::READ_BYTES_MAX`].
+    pub async fn read(&self, ino: Ino, offset: u64, length: usize) -> Done<Bytes> {
+        let length = length.min(limits::READ_BYTES_MAX);
+        let range = offset..offset.saturating_add(length as u64);
+        let hold = self.home.content.hold();
+        let Whereabouts { size, root, parts } =
+            self.look(|view| whereabouts(view, ino, range.clone())).await?;
+        let length = range.end.min(size).saturating_sub(offset);
+        let mut out = vec![0; usize::try_from(length).unwrap_or(0)];
+        let covered: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
+        if root.is_some() && covered < length {
+            let reader = self.home.reader(ino);
+            if !reader.read_now(&root, offset, &mut out)? {
+                let read = reader.read(&root, offset, &mut out, true).await;
+                read.inspect_err(|error| self.staged().notice(error))?;
+            }
+        }
+        drop(hold);
+        for Part { range, source, at } in parts {
+            let within = |byte: u64| usize::try_from(byte - offset).unwrap_or(usize::MAX);
+            let out = &mut out[within(range.start)..within(range.end)];
+            let at = if matches!(source, Source::Zero) { 0 } else { at };
+            if !source.read_now(at, out)? {
+                source.read(at, out).await?;
+            }
+        }
+        self.staged().check_read()?;
+        Ok(out.into())
+    }
+
+    /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
+    /// [`Files::sync`].
+    pub async fn write(&self, _caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+        if data.len() > limits::WRITE_BYTES_MAX {
+            return Err(Errno::INVAL.into());
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::FBIG)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        let look = Look::new(&self.home.content);
+        let (_hold, now) = (self.home.content.hold(), self.now());
+        loop {
+            let turn = self.home.turn.lock().await;
+            let room = self.staged().vault().size;
+            let planned = self.look_once(&look, |view| {
+                let mut inode = regular(view, ino)?;
+                let allocated = allocated_after(&inode, offset, end);
+                let more = allocated.cast_signed() - inode.allocated.cast_signed();
+                if more > 0 && view.totals().bytes.saturating_add_signed(more) > room {
+                    return Err(Errno::NOSPC.into());
+                }
+                inode.size = inode.size.max(end);
+                inode.allocated = allocated;
+                (inode.modified, inode.changed) = (now, now);
+                Ok((inode, more))
+            });
+            match planned {
+                Ok((inode, more)) => {
+                    let rest = self.append_bytes((ino, inode), more, offset, data).await?;
+                    drop(turn);
+                    return self.keep_pace(rest).await;
+                }
+                Err(stop) => {
+                    drop(turn);
+                    self.overcome(&look, stop).await?;
+                }
+            }
+        }
+    }
+
+    async fn append_bytes(
+        &self,
+        (ino, inode): (Ino, Inode),
+        more: i64,
+        offset: u64,
+        data: &[u8],
+    ) -> Done<Rest> {
+        let mut head = WriteHead { ino, offset, more, inode };
+        let mut pieces = Vec::new();
+        for piece in data.chunks(PIECE_BYTES_MAX) {
+            let mut bytes = head.encode(piece.len());
+            bytes.extend_from_slice(piece);
+            pieces.push(bytes);
+            head.offset += piece.len() as u64;
+            head.more = 0;
+        }
+        let records: Vec<_> =
+            pieces.iter().map(|bytes| NewRecord { kind: record::WRITE, bytes }).collect();
+        self.append(&records).await
+    }
+
+    /// Changes what a range of a file is.
+    pub async fn allocate(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        what: Allocate,
+        offset: u64,
+        length: u64,
+    ) -> Done<()> {
+        let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
+        let end = end.ok_or(Errno::FBIG)?;
+        if length == 0 {
+            return Err(Errno::INVAL.into());
+        }
+        let room = self.staged().vault().size;
+        let plan = |draft: &mut Draft<'_, '_>| {
+            let inode = regular(draft.view, ino)?;
+            let now = draft.now;
+            let keep_size = match what {
+                Allocate::Reserve { keep_size } => {
+                    // Space is taken by what is written, so a promise is only as good as this.
+                    let missing = end.saturating_sub(inode.allocated.max(offset));
+                    if draft.view.totals().bytes.saturating_add(missing) > room {
+                        return Err(Errno::NOSPC.into());
+                    }
+                    keep_size
+                }
+                Allocate::Punch | Allocate::Zero { .. } => {
+                    let within = end.min(inode.size).saturating_sub(offset);
+                    draft.zero(ino, offset, end - offset);
+                    draft.allocate(ino, inode.allocated.saturating_sub(within))?;
+                    matches!(what, Allocate::Punch | Allocate::Zero { keep_size: true })
+                }
+            };
+            if !keep_size && end > inode.size {
+                resize(draft, ino, end)?;
+            }
+            let inode = draft.inode(ino)?;
+            (inode.modified, inode.changed) = (now, now);
+            Ok(())
+        };
+        self.change(caller, plan).await
+    }
+
+    /// Finds data or a hole at an offset or behind it; the end of a file is a hole. `ENXIO` beyond
+    /// the end, and when no data follows.
+    pub async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
+        let _hold = self.home.content.hold();
+        let all = |view: &View<'_>| whereabouts(view, ino, offset..FILE_BYTES_MAX);
+        let Whereabouts { size, root, parts } = self.look(all).await?;
+        if offset >= size {
+            return Err(Errno::NXIO.into());
+        }
+        let (mut at, mut parts) = (offset, parts.into_iter().peekable());
+        while at < size {
+            let (is_data, end) = match parts.next_if(|part| part.range.start <= at) {
+                Some(part) => (!part.is_zero(), part.range.end),
+                None => {
+                    let end = parts.peek().map_or(size, |part| part.range.start.min(size));
+                    self.stored_extent(&root, at, end).await?
+                }
+            };
+            if is_data == (what == Seek::Data) {
+                return Ok(at);
+            }
+            at = end;
+        }
+        match what {
+            Seek::Data => Err(Errno::NXIO.into()),
+            Seek::Hole => Ok(size),
+        }
+    }
+
+    /// Says whether the root has data at `at`, and where that ends, before `end` or there.
+    async fn stored_extent(&self, root: &Root, at: u64, end: u64) -> Result<(bool, u64), Error> {
+        if root.is_none() {
+            return Ok((false, end));
+        }
+        let extents = self.home.reader(0).extents(root, at, end - at).await?;
+        Ok(match extents.first() {
+            Some(first) => (first.data, (first.position + first.span).clamp(at + 1, end)),
+            None => (false, end),
+        })
+    }
+}
+
+/// Returns how many bytes a file takes after a write: exact without holes, else an estimate.
+fn allocated_after(inode: &Inode, offset: u64, end: u64) -> u64 {
+    let size = inode.size.max(end);
+    if inode.allocated >= inode.size {
+        // There is no hole below.
+        return inode.allocated + (end - offset.max(inode.size).min(end));
+    }
+    (inode.allocated + (end - offset)).min(size)
+}
+
+const _: () = assert!(PIECE_BYTES_MAX > 100 * WRITE_HEAD_BYTES);

@@ -1,0 +1,122 @@
+//! A change that is being drafted: the inodes that it touches, and its effects.
+
+use crate::format::inode::Inode;
+use crate::format::record::Effect;
+use crate::format::rows::{Named, Xattr};
+use crate::look::Stop;
+use crate::state::{ORPHANS, View};
+use crate::types::{Errno, Ino, Origin, Time};
+use std::collections::BTreeMap;
+
+pub(super) struct Draft<'a, 'v> {
+    pub(super) view: &'a View<'v>,
+    pub(super) now: Time,
+    inodes: BTreeMap<Ino, Option<Inode>>,
+    effects: Vec<Effect>,
+    bytes: i64,
+    count: i64,
+    next_ino: Ino,
+}
+
+impl<'a, 'v> Draft<'a, 'v> {
+    pub(super) fn new(view: &'a View<'v>, now: Time) -> Self {
+        let next_ino = view.totals().next_ino;
+        let (inodes, effects) = (BTreeMap::new(), Vec::new());
+        Self { view, now, inodes, effects, bytes: 0, count: 0, next_ino }
+    }
+
+    /// Returns the inode, which the change leaves as the caller does.
+    pub(super) fn inode(&mut self, ino: Ino) -> Result<&mut Inode, Stop> {
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.inodes.entry(ino) {
+            vacant.insert(Some(self.view.inode(ino)?));
+        }
+        self.inodes.get_mut(&ino).and_then(Option::as_mut).ok_or(Stop::Posix(Errno::STALE))
+    }
+
+    /// Adds an inode and gives its number.
+    pub(super) fn add(&mut self, inode: Inode) -> Ino {
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        self.count += 1;
+        self.bytes += inode.allocated.cast_signed();
+        self.inodes.insert(ino, Some(inode));
+        ino
+    }
+
+    /// Removes an inode that has no name any more; one in use keeps its content until its last use
+    /// has ended.
+    pub(super) fn release(&mut self, ino: Ino) -> Result<(), Stop> {
+        if self.view.state.uses.contains_key(&ino) {
+            let kind = self.inode(ino)?.kind;
+            self.name(ORPHANS, ino, Named { name: bytes::Bytes::new(), ino, kind });
+            return Ok(());
+        }
+        self.remove(ino)
+    }
+
+    /// Removes an inode.
+    pub(super) fn remove(&mut self, ino: Ino) -> Result<(), Stop> {
+        self.bytes -= self.inode(ino)?.allocated.cast_signed();
+        self.count -= 1;
+        self.inodes.insert(ino, None);
+        Ok(())
+    }
+
+    pub(super) fn name(&mut self, dir: Ino, position: u64, named: Named) {
+        self.effects.push(Effect::Name { dir, position, named: Some(named) });
+    }
+
+    pub(super) fn unname(&mut self, dir: Ino, position: u64) {
+        self.effects.push(Effect::Name { dir, position, named: None });
+    }
+
+    pub(super) fn xattr(&mut self, ino: Ino, position: u64, xattr: Option<Xattr>) {
+        self.effects.push(Effect::Xattr { ino, position, xattr });
+    }
+
+    pub(super) fn zero(&mut self, ino: Ino, offset: u64, length: u64) {
+        self.effects.push(Effect::Zero { ino, offset, length });
+    }
+
+    /// Has a file take so many bytes.
+    pub(super) fn allocate(&mut self, ino: Ino, allocated: u64) -> Result<(), Stop> {
+        let inode = self.inode(ino)?;
+        let before = std::mem::replace(&mut inode.allocated, allocated);
+        self.bytes += allocated.cast_signed() - before.cast_signed();
+        Ok(())
+    }
+
+    /// Changes the times of a directory of which a name came or went: `more` names than before.
+    pub(super) fn touch(&mut self, dir: Ino, more: i64) -> Result<(), Stop> {
+        let now = self.now;
+        let inode = self.inode(dir)?;
+        (inode.modified, inode.changed) = (now, now);
+        inode.size = inode.size.saturating_add_signed(more);
+        Ok(())
+    }
+
+    /// Counts the names of an inode.
+    pub(super) fn link(&mut self, ino: Ino, more: i32) -> Result<u32, Stop> {
+        let now = self.now;
+        let inode = self.inode(ino)?;
+        inode.links = inode.links.checked_add_signed(more).ok_or(Stop::Posix(Errno::MLINK))?;
+        inode.changed = now;
+        Ok(inode.links)
+    }
+
+    /// Returns the effects of the change, if the volume has room for it.
+    pub(super) fn effects(self, size: u64, origin: Option<Origin>) -> Result<Vec<Effect>, Stop> {
+        let used = self.view.totals().bytes;
+        if self.bytes > 0 && used.saturating_add_signed(self.bytes) > size {
+            return Err(Errno::NOSPC.into());
+        }
+        // Inodes come first: what is gone takes its names with it.
+        let inodes = self.inodes.into_iter().map(|(ino, inode)| Effect::Inode { ino, inode });
+        let mut effects: Vec<Effect> = inodes.chain(self.effects).collect();
+        if (self.bytes, self.count) != (0, 0) {
+            effects.push(Effect::More { bytes: self.bytes, inodes: self.count });
+        }
+        effects.extend(origin.map(Effect::Done));
+        Ok(effects)
+    }
+}

@@ -1,0 +1,264 @@
+//! The file system: a front's view of a file volume in service.
+//!
+//! A call looks at the state under its lock, and fetches what is not in RAM without it
+//! ([`crate::look`]). A change has its turn meanwhile: what it was judged by holds until the log
+//! has its record, and from then on all calls see it. It is durable with the next [`Files::sync`], or
+//! within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a daemon that is killed
+//! keeps it.
+
+mod attributes;
+mod bytes;
+mod draft;
+mod naming;
+mod uses;
+
+use crate::format::record::{self, Effect};
+use crate::format::rows::Totals;
+use crate::home::Home;
+use crate::kind::KIND;
+use crate::limits;
+use crate::look::{Look, Stop, unreadable};
+use crate::state::{ORPHANS, State, View, decode_own};
+use crate::table;
+use crate::types::{Attr, Caller, Error, Ino, Origin, Space, Time};
+use draft::Draft;
+use futures_util::future::{Either, select};
+use rekindle_env::{BoxFuture, Env};
+use rekindle_staging::{NewRecord, Staged, Written};
+use rekindle_volume::{Handle, Volumes};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::sync::oneshot;
+
+/// A file volume in service. Clones mean the same one.
+#[derive(Clone)]
+pub struct Files {
+    handle: Handle,
+    home: Arc<Home>,
+    env: Env,
+}
+
+type Done<T> = Result<T, Error>;
+
+/// What is left of the wait for a change that the log has taken.
+type Rest = Option<BoxFuture<'static, Result<(), rekindle_staging::Error>>>;
+
+impl Files {
+    /// Attaches a volume. A volume of another kind is refused, and stays as it is.
+    pub async fn attach(volumes: &Volumes, name: &str) -> Result<Self, rekindle_volume::Error> {
+        let handle = volumes.attach_as(name, KIND).await?;
+        let home = handle.staged().record_home::<Home>();
+        let home = home.ok_or_else(|| {
+            rekindle_volume::Error::Invalid(format!("volume '{name}' has no files"))
+        })?;
+        let files = Self { handle, home, env: volumes.env().clone() };
+        match files.ready().await {
+            Ok(()) => {}
+            Err(Error::Volume(error)) => return Err(error),
+            Err(Error::Posix(errno)) => {
+                return Err(rekindle_volume::Error::Invalid(errno.to_string()));
+            }
+        }
+        files.tend();
+        Ok(files)
+    }
+
+    /// Returns the handle that keeps the volume in service.
+    #[must_use]
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    fn staged(&self) -> &Arc<Staged> {
+        self.handle.staged()
+    }
+
+    /// Waits until the state has all that the volume had when it came into service, and reads what
+    /// the volume says of itself.
+    async fn ready(&self) -> Done<()> {
+        self.staged().until_readable().await?;
+        // What the log has and flash has not becomes visible with this.
+        self.staged().flush().await?;
+        loop {
+            let root = {
+                let state = self.home.state.lock();
+                if state.totals.is_some() {
+                    return Ok(());
+                }
+                state.root
+            };
+            let own = table::get(&self.home.content, &root, ORPHANS).await?;
+            let (mut totals, _) = decode_own(own.as_ref()).map_err(|bad| unreadable(&bad))?;
+            let mut state = self.home.state.lock();
+            if state.root == root {
+                state.overlay.apply_to(&mut totals);
+                state.totals.get_or_insert(totals);
+            }
+        }
+    }
+
+    /// Whether a change with this origin was carried out before: its reply was lost.
+    pub async fn was_done(&self, origin: Origin) -> bool {
+        // A change that has its turn may be this one.
+        let _turn = self.home.turn.lock().await;
+        self.totals(|totals| totals.has(&origin))
+    }
+
+    fn totals<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
+        read(self.home.state.lock().totals.as_ref().expect("a volume is ready before it is used"))
+    }
+
+    /// Returns the space of the volume.
+    pub async fn space(&self) -> Done<Space> {
+        let bytes = self.staged().vault().size;
+        Ok(self.totals(|totals| Space { bytes, bytes_used: totals.bytes, inodes: totals.inodes }))
+    }
+
+    /// Makes everything that was answered so far durable.
+    pub async fn sync(&self) -> Done<()> {
+        Ok(self.staged().flush().await?)
+    }
+
+    /// Looks at the state until everything that `look_at` needs is in RAM.
+    async fn look<T>(&self, look_at: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<T> {
+        let _hold = self.home.content.hold();
+        let look = Look::new(&self.home.content);
+        let found = loop {
+            match self.look_once(&look, &look_at) {
+                Ok(found) => break found,
+                Err(stop) => self.overcome(&look, stop).await?,
+            }
+        };
+        // Another node may have the volume by now.
+        self.staged().check_read()?;
+        Ok(found)
+    }
+
+    fn look_once<T>(
+        &self,
+        look: &Look<'_>,
+        look_at: impl FnOnce(&View<'_>) -> Result<T, Stop>,
+    ) -> Result<T, Stop> {
+        let state = self.home.state.lock();
+        check(&state)?;
+        look_at(&View { state: &state, look, names: &self.home.names })
+    }
+
+    /// Fetches what was missed; any other reason ends the call.
+    async fn overcome(&self, look: &Look<'_>, stop: Stop) -> Done<()> {
+        match stop {
+            Stop::Posix(errno) => Err(errno.into()),
+            Stop::Failed(error) => Err(error),
+            Stop::Miss(miss) => Ok(look.fetch(miss).await.inspect_err(|error| {
+                self.staged().notice(&rekindle_staging::Error::Content(error.clone()));
+            })?),
+        }
+    }
+
+    /// Carries a change out: `plan` drafts it, and may be called again.
+    async fn change<T>(
+        &self,
+        caller: Caller,
+        plan: impl Fn(&mut Draft<'_, '_>) -> Result<T, Stop>,
+    ) -> Done<T> {
+        let _hold = self.home.content.hold();
+        let look = Look::new(&self.home.content);
+        let now = self.now();
+        loop {
+            let turn = self.home.turn.lock().await;
+            let planned = self.look_once(&look, |view| {
+                let mut draft = Draft::new(view, now);
+                let outcome = plan(&mut draft)?;
+                let size = self.staged().vault().size;
+                Ok((outcome, draft.effects(size, caller.origin)?))
+            });
+            match planned {
+                Ok((outcome, effects)) => {
+                    let rest = self.enter(&effects).await?;
+                    drop(turn);
+                    self.keep_pace(rest).await?;
+                    return Ok(outcome);
+                }
+                Err(stop) => {
+                    drop(turn);
+                    self.overcome(&look, stop).await?;
+                }
+            }
+        }
+    }
+
+    async fn enter(&self, effects: &[Effect]) -> Done<Rest> {
+        if effects.is_empty() {
+            return Ok(None);
+        }
+        let bytes = record::encode(effects);
+        self.append(&[NewRecord { kind: record::EFFECTS, bytes: &bytes }]).await
+    }
+
+    /// Appends records as a group, and waits until the log has taken them. The caller has the turn.
+    async fn append(&self, records: &[NewRecord<'_>]) -> Done<Rest> {
+        let (told, entered) = oneshot::channel();
+        *self.home.entered.lock() = Some(told);
+        match self.staged().append_records(records, false) {
+            Written::Acked => Ok(None),
+            Written::NeedsSync(_) => {
+                self.flush_later();
+                Ok(None)
+            }
+            // It waits for room, or it must not be hurried.
+            Written::Pending(wait) => match select(wait, pin!(entered)).await {
+                Either::Left((written, _)) => Ok(written.map(|()| None)?),
+                Either::Right((_, rest)) => {
+                    self.flush_later();
+                    Ok(Some(rest))
+                }
+            },
+        }
+    }
+
+    /// Has a client that changes more than the store takes wait, as the volume's flow control says.
+    /// The rest of that wait, for flash or the store, is for [`Files::sync`].
+    async fn keep_pace(&self, rest: Rest) -> Done<()> {
+        let Some(rest) = rest else { return Ok(()) };
+        match select(rest, self.env.sleep(limits::DELAY_MAX)).await {
+            Either::Left((written, _)) => Ok(written?),
+            Either::Right(_) => Ok(()),
+        }
+    }
+
+    /// Makes changes durable soon, though no client waits for that.
+    fn flush_later(&self) {
+        if self.home.is_flush_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (staged, home, env) = (self.staged().clone(), self.home.clone(), self.env.clone());
+        self.env.spawn("file-flush", async move {
+            env.sleep(limits::FLUSH_INTERVAL).await;
+            home.is_flush_due.store(false, Ordering::Release);
+            if let Err(error) = staged.flush().await {
+                tracing::debug!(%error, "changes of a file volume wait for their next flush");
+            }
+        });
+    }
+
+    fn now(&self) -> Time {
+        let micros = self.env.wall_clock().0;
+        Time {
+            seconds: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
+            nanoseconds: u32::try_from(micros % 1_000_000).unwrap_or(0) * 1000,
+        }
+    }
+
+    /// Returns the attributes of an inode.
+    pub async fn attr(&self, ino: Ino) -> Done<Attr> {
+        self.look(|view| Ok(view.inode(ino)?.attr(ino))).await
+    }
+}
+
+fn check(state: &State) -> Result<(), Stop> {
+    match &state.broken {
+        Some(bad) => Err(bad.clone().into()),
+        None => Ok(()),
+    }
+}

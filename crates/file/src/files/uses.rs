@@ -1,0 +1,100 @@
+//! Uses of files by clients: a file without a name stays as long as it is in use.
+
+use super::{Done, Files};
+use crate::files::draft::Draft;
+use crate::limits;
+use crate::state::{ORPHANS, View};
+use crate::types::{Caller, Errno, Ino};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Files {
+    /// Notes that a client uses an inode: without a name it stays until the last [`Files::close`].
+    pub async fn open(&self, ino: Ino) -> Done<()> {
+        // A change that has its turn may remove it.
+        let turn = self.home.turn.lock().await;
+        *self.home.state.lock().uses.entry(ino).or_default() += 1;
+        drop(turn);
+        match self.look(|view| view.inode(ino).map(drop)).await {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.end_use(ino);
+                Err(error)
+            }
+        }
+    }
+
+    /// Returns whether no client uses the inode any more.
+    fn end_use(&self, ino: Ino) -> bool {
+        let mut state = self.home.state.lock();
+        let Some(count) = state.uses.get_mut(&ino) else { return true };
+        *count -= 1;
+        let is_last = *count == 0;
+        if is_last {
+            state.uses.remove(&ino);
+        }
+        is_last
+    }
+
+    /// Ends a use.
+    pub async fn close(&self, ino: Ino) {
+        if !self.end_use(ino) {
+            return;
+        }
+        let is_gone = self.look(|view| Ok(view.inode(ino)?.links == 0)).await;
+        if matches!(is_gone, Ok(true)) {
+            self.reap(ino).await;
+        }
+    }
+
+    /// Removes a file without a name that is not in use. One that cannot be removed now is removed
+    /// when the volume comes into service the next time.
+    async fn reap(&self, ino: Ino) {
+        let plan = |draft: &mut Draft<'_, '_>| {
+            if draft.view.state.uses.contains_key(&ino) || draft.inode(ino)?.links > 0 {
+                return Ok(());
+            }
+            draft.unname(ORPHANS, ino);
+            draft.remove(ino)
+        };
+        if let Err(error) = self.change(Caller::default(), plan).await
+            && !matches!(error, crate::Error::Posix(Errno::STALE))
+        {
+            tracing::debug!(ino, %error, "a file without a name stays for now");
+        }
+    }
+
+    /// Once in each service: removes the files without a name that no client has come back to.
+    pub(super) fn tend(&self) {
+        if self.home.is_tended.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (home, staged) = (Arc::downgrade(&self.home), Arc::downgrade(self.staged()));
+        let (env, handle) = (self.env.clone(), self.handle.downgrade());
+        self.env.spawn("file-orphans", async move {
+            env.sleep(limits::ORPHAN_GRACE).await;
+            drop(staged);
+            let (Some(home), Some(handle)) = (home.upgrade(), handle.upgrade()) else { return };
+            let files = Files { handle, home, env };
+            loop {
+                let look_at = |view: &View<'_>| {
+                    let mut found = Vec::new();
+                    view.names_from(ORPHANS, 0, |_, named| {
+                        if !view.state.uses.contains_key(&named.ino) {
+                            found.push(named.ino);
+                        }
+                        found.len() < 1000
+                    })?;
+                    Ok(found)
+                };
+                let Ok(found) = files.look(look_at).await else { return };
+                if found.is_empty() {
+                    return;
+                }
+                for ino in found {
+                    files.reap(ino).await;
+                }
+            }
+        });
+    }
+}

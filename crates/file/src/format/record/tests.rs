@@ -1,0 +1,63 @@
+//! Records survive, and any bytes are records or an error.
+
+use super::*;
+use crate::format::check_golden;
+use crate::types::{FileType, Time};
+use proptest::prelude::*;
+
+fn inode(size: u64, target: &'static str) -> Inode {
+    let time = |seconds| Time { seconds, nanoseconds: 7 };
+    Inode {
+        kind: FileType::Symlink,
+        mode: 0o4755,
+        links: 3,
+        uid: 4,
+        gid: 5,
+        device: 6,
+        size,
+        allocated: 8,
+        parent: 9,
+        accessed: time(-1),
+        modified: time(2),
+        changed: time(i64::MAX),
+        created: time(4),
+        target: target.into(),
+    }
+}
+
+#[test]
+fn effects_survive_and_what_is_cut_off_is_refused() {
+    let named = Named { name: "a name".into(), ino: 5, kind: FileType::Regular };
+    let xattr = Xattr { name: "user.x".into(), value: "".into() };
+    let effects = [
+        Effect::Inode { ino: 5, inode: Some(inode(u64::MAX, "../else")) },
+        Effect::Inode { ino: 6, inode: None },
+        Effect::Name { dir: 1, position: 256, named: Some(named) },
+        Effect::Name { dir: 1, position: 512, named: None },
+        Effect::Xattr { ino: 5, position: 1, xattr: Some(xattr) },
+        Effect::Xattr { ino: 5, position: 2, xattr: None },
+        Effect::Zero { ino: 5, offset: 1, length: u64::MAX },
+        Effect::More { bytes: -5, inodes: 1 },
+        Effect::Done(Origin { client: 1, request: 2, oldest: 3 }),
+    ];
+    let bytes = encode(&effects);
+    assert_eq!(decode(&bytes).unwrap(), effects);
+    check_golden("effects.bin", &bytes);
+    let whole = (0..bytes.len()).filter(|end| decode(&bytes[..*end]).is_ok()).count();
+    assert_eq!(whole, effects.len(), "only whole effects");
+    let head = WriteHead { ino: 5, offset: 1 << 50, more: -4096, inode: inode(9, "") };
+    check_golden("write.bin", &head.encode(0));
+    assert_eq!(WriteHead::decode(&head.encode(0)), Ok(head));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..12) {
+        let _ = decode(&bytes);
+        if bytes.len() > 2 {
+            bytes[..2].copy_from_slice(&[VERSION, tag]);
+            let _ = decode(&bytes);
+            let _ = WriteHead::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The home of a file volume: its state, and how records become a new root.
+
+use crate::format::inode::Inode;
+use crate::format::page::Row;
+use crate::format::record::{WRITE, WRITE_HEAD_BYTES};
+use crate::limits;
+use crate::look::unreadable;
+use crate::names::Names;
+use crate::overlay::{Dirty, Overlay};
+use crate::ranges::Ranges;
+use crate::settings::RootSettings;
+use crate::state::{ORPHANS, State, Stored, decode_own};
+use crate::table::{self, Changes};
+use crate::types::{Error, FILE_BYTES_MAX, FileType, ROOT};
+use parking_lot::Mutex;
+use rekindle_base::Serial;
+use rekindle_block::{Extents, Layout};
+use rekindle_content::tree::Root;
+use rekindle_content::{Batch, Content};
+use rekindle_env::BoxFuture;
+use rekindle_staging::{Error as StagingError, Fold, RangeHome, Record, RecordHome, Source, Vault};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tokio::sync::oneshot;
+
+/// The home of one volume in service.
+pub struct Home {
+    pub(crate) content: Content,
+    pub(crate) names: Names,
+    pub(crate) state: Mutex<State>,
+    /// The turn to change the volume: held until the log has the change.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Told when the change whose turn it is has entered the log.
+    pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
+    /// Whether a change waits for the next flush by age.
+    pub(crate) is_flush_due: AtomicBool,
+    /// Whether the files that are in use without a name are being looked after.
+    pub(crate) is_tended: AtomicBool,
+    /// The readers of files, each with its window of read-ahead.
+    readers: Mutex<HashMap<u64, Arc<Extents>>>,
+    /// Writes the extents of all files.
+    extents: Extents,
+}
+
+impl Home {
+    pub(crate) fn new(content: &Content, vault: &Vault, root: &RootSettings) -> Arc<Self> {
+        let state = State {
+            root: vault.root,
+            applied: vault.checkpoint,
+            overlay: Overlay::default(),
+            totals: None,
+            broken: None,
+            uses: HashMap::new(),
+            first_root: first_root(root),
+        };
+        Arc::new(Self {
+            content: content.clone(),
+            names: Names::new(content),
+            state: Mutex::new(state),
+            turn: tokio::sync::Mutex::default(),
+            entered: Mutex::default(),
+            is_flush_due: AtomicBool::new(false),
+            is_tended: AtomicBool::new(false),
+            readers: Mutex::default(),
+            extents: extents(content),
+        })
+    }
+
+    /// Returns the extents with the reader's windows of a file.
+    pub(crate) fn reader(&self, ino: u64) -> Arc<Extents> {
+        let mut readers = self.readers.lock();
+        if readers.len() >= limits::READERS_MAX && !readers.contains_key(&ino) {
+            readers.clear();
+        }
+        readers.entry(ino).or_insert_with(|| Arc::new(extents(&self.content))).clone()
+    }
+
+    /// Takes records into the state that it does not have yet.
+    fn take(&self, group: &[Record]) {
+        let mut state = self.state.lock();
+        for record in group {
+            if record.serial <= state.applied {
+                continue;
+            }
+            let State { overlay, totals, .. } = &mut *state;
+            if let Err(bad) = overlay.add(record, totals.as_mut()) {
+                state.broken.get_or_insert(bad);
+            }
+            state.applied = record.serial;
+        }
+    }
+}
+
+fn extents(content: &Content) -> Extents {
+    Extents::new(content.clone(), FILE_BYTES_MAX, Layout::default())
+}
+
+/// The root directory of a volume that no change has named yet.
+fn first_root(settings: &RootSettings) -> Inode {
+    let time = crate::types::Time::default();
+    Inode {
+        kind: FileType::Directory,
+        mode: settings.mode & 0o7777,
+        links: 2,
+        uid: settings.uid,
+        gid: settings.gid,
+        device: 0,
+        size: 0,
+        allocated: 0,
+        parent: ROOT,
+        accessed: time,
+        modified: time,
+        changed: time,
+        created: time,
+        target: bytes::Bytes::new(),
+    }
+}
+
+impl RecordHome for Home {
+    fn head_bytes(&self, kind: u64) -> usize {
+        if kind == WRITE { WRITE_HEAD_BYTES } else { usize::MAX }
+    }
+
+    fn enter(&self, group: &[Record]) {
+        self.take(group);
+        if let Some(told) = self.entered.lock().take() {
+            // A caller that has gone away needs no word.
+            let _ = told.send(());
+        }
+    }
+
+    fn apply(&self, group: &[Record]) {
+        self.take(group);
+    }
+
+    fn finish(&self, root: &Root, checkpoint: Serial) {
+        let mut state = self.state.lock();
+        state.root = *root;
+        state.overlay.finish(checkpoint);
+    }
+
+    fn fold<'a>(
+        &'a self,
+        batch: &'a mut Batch,
+        root: &'a Root,
+        records: &'a [Record],
+    ) -> BoxFuture<'a, Result<Root, StagingError>> {
+        Box::pin(async move { self.commit(batch, root, records).await.map_err(into_staging) })
+    }
+
+    fn check_tree<'a>(&'a self, root: &'a Root) -> BoxFuture<'a, Result<(), StagingError>> {
+        Box::pin(async move {
+            table::get(&self.content, root, ORPHANS).await.map_err(into_staging)?;
+            table::check(&self.content, root).await.map_err(into_staging)
+        })
+    }
+}
+
+fn into_staging(error: Error) -> StagingError {
+    match error {
+        Error::Volume(rekindle_volume::Error::Staging(error)) => error,
+        other => StagingError::Invalid(other.to_string()),
+    }
+}
+
+/// The commit server: many records become one new version. It reads metadata, and of files only
+/// the rest of pages that a write has changed in part.
+impl Home {
+    async fn commit(
+        &self,
+        batch: &mut Batch,
+        root: &Root,
+        records: &[Record],
+    ) -> Result<Root, Error> {
+        let mut overlay = Overlay::default();
+        for record in records {
+            overlay.add(record, None).map_err(|bad| unreadable(&bad))?;
+        }
+        let own = table::get(&self.content, root, ORPHANS).await?;
+        let (mut totals, mut orphans) = decode_own(own.as_ref()).map_err(|bad| unreadable(&bad))?;
+        overlay.apply_to(&mut totals);
+        let mut rows = Changes::new();
+        let mut inodes: Vec<_> = overlay.inodes.into_iter().collect();
+        inodes.sort_unstable_by_key(|(ino, _)| *ino);
+        for (ino, dirty) in inodes {
+            if ino == ORPHANS {
+                orphans = self.write_names(batch, &orphans, &dirty).await?;
+                continue;
+            }
+            let stored = self.stored(root, ino).await?;
+            let row = self.write_inode(batch, stored, dirty).await?;
+            rows.insert(ino, row.map(|stored| stored.encode()));
+        }
+        let own =
+            Row { bytes: totals.encode(orphans.is_some()), children: Vec::from_iter(orphans) };
+        rows.insert(ORPHANS, Some(own));
+        table::update(&self.content, batch, root, rows).await
+    }
+
+    async fn stored(&self, root: &Root, ino: u64) -> Result<Option<Stored>, Error> {
+        let row = table::get(&self.content, root, ino).await?;
+        row.map(|row| Stored::decode(&row).map_err(|bad| unreadable(&bad))).transpose()
+    }
+
+    /// Writes what has changed below an inode. Returns its row; `None`: it is gone.
+    async fn write_inode(
+        &self,
+        batch: &mut Batch,
+        stored: Option<Stored>,
+        dirty: Dirty,
+    ) -> Result<Option<Stored>, Error> {
+        let inode = match &dirty.inode {
+            Some((_, None)) => return Ok(None),
+            Some((_, Some(inode))) => inode.clone(),
+            None => match &stored {
+                Some(stored) => stored.inode.clone(),
+                // A name in a directory that is gone since.
+                None => return Ok(None),
+            },
+        };
+        let old_size = stored.as_ref().map_or(0, |stored| stored.inode.size);
+        let (content, xattrs) = stored.map_or((None, None), |one| (one.content, one.xattrs));
+        let content = match inode.kind {
+            FileType::Regular => {
+                self.write_ranges(batch, (content, old_size), &dirty.ranges).await?
+            }
+            FileType::Directory => self.write_names(batch, &content, &dirty).await?,
+            _ => None,
+        };
+        let changes = dirty.xattrs.iter().map(|(position, (_, xattr))| {
+            let row = |xattr: &crate::format::rows::Xattr| Row {
+                bytes: xattr.encode(),
+                children: Vec::new(),
+            };
+            (*position, xattr.as_ref().map(row))
+        });
+        let xattrs = self.write_table(batch, &xattrs, changes.collect()).await?;
+        Ok(Some(Stored { inode, content, xattrs }))
+    }
+
+    async fn write_names(
+        &self,
+        batch: &mut Batch,
+        root: &Root,
+        dirty: &Dirty,
+    ) -> Result<Root, Error> {
+        let changes = dirty.names.iter().map(|(position, (_, named))| {
+            let row = |named: &crate::format::rows::Named| Row {
+                bytes: named.encode(),
+                children: Vec::new(),
+            };
+            (*position, named.as_ref().map(row))
+        });
+        self.write_table(batch, root, changes.collect()).await
+    }
+
+    async fn write_table(
+        &self,
+        batch: &mut Batch,
+        root: &Root,
+        changes: Changes,
+    ) -> Result<Root, Error> {
+        match changes.is_empty() {
+            true => Ok(*root),
+            false => table::update(&self.content, batch, root, changes).await,
+        }
+    }
+
+    /// Writes ranges of a file. Nothing is stored beyond its old size.
+    async fn write_ranges(
+        &self,
+        batch: &mut Batch,
+        (root, old_size): (Root, u64),
+        ranges: &Ranges,
+    ) -> Result<Root, Error> {
+        let stored_end = old_size.next_multiple_of(self.extents.page_bytes());
+        let mut root = root;
+        let mut folds: Vec<Fold> = Vec::new();
+        for part in ranges.within(0..FILE_BYTES_MAX) {
+            let is_zero = part.is_zero();
+            let end = if is_zero { part.range.end.min(stored_end) } else { part.range.end };
+            let Some(span) = end.checked_sub(part.range.start).filter(|span| *span > 0) else {
+                continue;
+            };
+            if is_zero && part.range.start == 0 && end >= stored_end {
+                root = None;
+                continue;
+            }
+            let source = match part.source {
+                Source::Log(place, first) => {
+                    Source::Log(place, first + u32::try_from(part.at).unwrap_or(u32::MAX))
+                }
+                Source::Memory(bytes) => {
+                    Source::Memory(bytes.slice(usize::try_from(part.at).unwrap_or(usize::MAX)..))
+                }
+                source => source,
+            };
+            folds.push(Fold { position: part.range.start, span, source });
+        }
+        match folds.is_empty() {
+            true => Ok(root),
+            false => {
+                rekindle_staging::read_ahead(&mut folds).await;
+                Ok(self.extents.fold(batch, &root, &folds).await?)
+            }
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The kind `file`: the body of its vaults, and how a volume of it is opened.
+
+use crate::home::Home;
+use crate::settings::RootSettings;
+use rekindle_content::Content;
+use rekindle_staging::{Vault, VaultBody};
+use rekindle_volume::{Kind, OpenedHome, Sizes};
+use std::ops::Range;
+
+/// The word of the kind in vaults and requests.
+pub const KIND: &str = "file";
+
+/// The kind of file volumes.
+pub struct File;
+
+impl Kind for File {
+    fn name(&self) -> &'static str {
+        KIND
+    }
+
+    fn create(&self, _size: u64, settings: &VaultBody) -> Result<VaultBody, String> {
+        VaultBody::of(&RootSettings::of(settings)?)
+    }
+
+    fn check(&self, vault: &Vault) -> Result<(), String> {
+        RootSettings::of(&vault.body).map(drop)
+    }
+
+    fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String> {
+        let settings = RootSettings::of(&vault.body)?;
+        Ok(OpenedHome::Record(Home::new(content, vault, &settings)))
+    }
+
+    fn describe_damage(&self, _vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
+        let inodes = |keys: &Range<u64>| match keys.end.checked_sub(keys.start) {
+            Some(0 | 1) => format!("inode {}", keys.start),
+            _ if keys.end == u64::MAX => format!("inodes from {} on", keys.start),
+            _ => format!("inodes {} to {}", keys.start, keys.end - 1),
+        };
+        Some(keys.iter().map(inodes).collect::<Vec<_>>().join(", "))
+    }
+
+    fn sizes(&self) -> Sizes {
+        Sizes::Fixed
+    }
+}

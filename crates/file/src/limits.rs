@@ -1,0 +1,30 @@
+//! Bounds of this crate.
+
+use std::time::Duration;
+
+/// Most bytes of the rows of a page. A page is read whole, and written anew for each commit that
+/// changes one of its rows.
+pub const PAGE_BYTES_MAX: usize = 16 << 10;
+/// A page with fewer bytes is joined with the next one when it is written.
+pub const PAGE_BYTES_MIN: usize = PAGE_BYTES_MAX / 4;
+/// Most bytes that one call writes: its records are a group.
+pub const WRITE_BYTES_MAX: usize = 1 << 20;
+/// Most bytes that one call reads.
+pub const READ_BYTES_MAX: usize = 8 << 20;
+/// Files whose reader's windows are remembered.
+pub const READERS_MAX: usize = 128;
+/// Time after which a change reaches flash though no client waits for it: a volume goes on from
+/// there when its host loses power. Local file systems take 5 s or more.
+pub const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait of one change because the store takes less than clients give.
+pub const DELAY_MAX: Duration = Duration::from_millis(100);
+/// Time that clients have to come back, after a start, to the files without a name that they use.
+pub const ORPHAN_GRACE: Duration = Duration::from_secs(60);
+/// Clients whose requests are remembered; the longest unheard one is forgotten first.
+pub const CLIENTS_MAX: usize = 256;
+/// Requests that are remembered of a client that never says what it needs no more.
+pub const REQUESTS_MAX: usize = 4096;
+/// Names with the same 55 bits of their hash that a directory takes.
+pub const COLLISIONS_MAX: u64 = 256;
+/// Most symbolic depth of directories that a rename looks at: the way to the root is no longer.
+pub const DEPTH_MAX: usize = 100_000;

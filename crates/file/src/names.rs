@@ -1,0 +1,27 @@
+//! Positions of names: where a name is in the table of its directory, and in the order of
+//! listings. 55 bits of a keyed hash, and 8 that tell names with the same hash apart. A position stays as long
+//! as its name does, so a listing that goes on elsewhere misses nothing.
+
+use crate::limits::COLLISIONS_MAX;
+use rekindle_content::Content;
+use std::ops::Range;
+
+/// The places of names in a store.
+pub(crate) struct Names {
+    key: [u8; 32],
+}
+
+impl Names {
+    pub(crate) fn new(content: &Content) -> Self {
+        let key = blake3::derive_key("rekindle 2026-11-26 names", &content.cut_key().to_le_bytes());
+        Self { key }
+    }
+
+    /// The positions that a name may have. The first positions of all are never used.
+    pub(crate) fn places(&self, name: &[u8]) -> Range<u64> {
+        let hash = blake3::keyed_hash(&self.key, name);
+        let hash = u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("8 bytes"));
+        let first = (hash >> 9).max(1) << 8;
+        first..first + COLLISIONS_MAX
+    }
+}

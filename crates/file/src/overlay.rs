@@ -1,0 +1,148 @@
+//! The effects of records that the root does not have, by inode.
+//!
+//! An effect says what is, so the newest one counts. With a new root the effects that it has are
+//! dropped, inode by inode (HydraFS's three cases of cleaning): the root has all effects on an
+//! inode, and it goes; it has some, and the newer ones stay over it; or it has none of them.
+
+use crate::format::Bad;
+use crate::format::inode::Inode;
+use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
+use crate::format::rows::{Named, Totals, Xattr};
+use crate::ranges::Ranges;
+use crate::types::{FILE_BYTES_MAX, Ino, Origin};
+use rekindle_base::Serial;
+use rekindle_staging::{Record, Source};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+/// The newest value of something, and the record that says so.
+type Newest<T> = (Serial, Option<T>);
+
+/// The effects of records that the root does not have.
+#[derive(Default)]
+pub(crate) struct Overlay {
+    pub(crate) inodes: HashMap<Ino, Dirty>,
+    /// What the records say of the whole volume, in serial order.
+    whole: VecDeque<(Serial, Whole)>,
+}
+
+/// The effects on one inode.
+#[derive(Default)]
+pub(crate) struct Dirty {
+    /// The inode; `None` in it: it is gone.
+    pub(crate) inode: Option<Newest<Inode>>,
+    pub(crate) names: BTreeMap<u64, Newest<Named>>,
+    pub(crate) xattrs: BTreeMap<u64, Newest<Xattr>>,
+    pub(crate) ranges: Ranges,
+}
+
+/// An effect on the whole volume.
+#[derive(Clone)]
+enum Whole {
+    More {
+        bytes: i64,
+        inodes: i64,
+    },
+    Done(Origin),
+    /// An inode with this number exists.
+    Numbered(Ino),
+}
+
+impl Overlay {
+    /// Adds the effects of a record. Records come in serial order.
+    pub(crate) fn add(&mut self, record: &Record, current: Option<&mut Totals>) -> Result<(), Bad> {
+        let serial = record.serial;
+        let begin = self.whole.len();
+        match record.kind {
+            record::EFFECTS => {
+                for effect in record::decode(&record.bytes)? {
+                    self.effect(serial, effect);
+                }
+            }
+            record::WRITE => {
+                let WriteHead { ino, offset, more, inode } = WriteHead::decode(&record.bytes)?;
+                let length = record.length.saturating_sub(WRITE_HEAD_BYTES as u64);
+                let dirty = self.inodes.entry(ino).or_default();
+                dirty.inode = Some((serial, Some(inode)));
+                let range = offset..offset.saturating_add(length);
+                dirty.ranges.put(range, serial, record.source.clone(), WRITE_HEAD_BYTES as u64);
+                if more != 0 {
+                    self.whole.push_back((serial, Whole::More { bytes: more, inodes: 0 }));
+                }
+            }
+            _ => return Err(Bad("the record is of an unknown kind: upgrade rekindle")),
+        }
+        if let Some(current) = current {
+            self.whole.range(begin..).for_each(|(_, whole)| whole.apply(current));
+        }
+        Ok(())
+    }
+
+    fn effect(&mut self, serial: Serial, effect: Effect) {
+        match effect {
+            Effect::Inode { ino, inode } => {
+                self.whole.push_back((serial, Whole::Numbered(ino)));
+                let dirty = self.inodes.entry(ino).or_default();
+                if inode.is_none() {
+                    *dirty = Dirty::default();
+                }
+                dirty.inode = Some((serial, inode));
+            }
+            Effect::Name { dir, position, named } => {
+                let dirty = self.inodes.entry(dir).or_default();
+                dirty.names.insert(position, (serial, named));
+            }
+            Effect::Xattr { ino, position, xattr } => {
+                let dirty = self.inodes.entry(ino).or_default();
+                dirty.xattrs.insert(position, (serial, xattr));
+            }
+            Effect::Zero { ino, offset, length } => {
+                let dirty = self.inodes.entry(ino).or_default();
+                let range = offset..offset.saturating_add(length).min(FILE_BYTES_MAX);
+                dirty.ranges.put(range, serial, Source::Zero, 0);
+            }
+            Effect::More { bytes, inodes } => {
+                self.whole.push_back((serial, Whole::More { bytes, inodes }));
+            }
+            Effect::Done(origin) => self.whole.push_back((serial, Whole::Done(origin))),
+        }
+    }
+
+    /// Adds what the records say of the whole volume.
+    pub(crate) fn apply_to(&self, totals: &mut Totals) {
+        self.whole.iter().for_each(|(_, whole)| whole.apply(totals));
+    }
+
+    /// Drops what a root has.
+    pub(crate) fn finish(&mut self, checkpoint: Serial) {
+        while self.whole.front().is_some_and(|(serial, _)| *serial <= checkpoint) {
+            self.whole.pop_front();
+        }
+        self.inodes.retain(|_, dirty| {
+            dirty.inode.take_if(|(serial, _)| *serial <= checkpoint);
+            dirty.names.retain(|_, (serial, _)| *serial > checkpoint);
+            dirty.xattrs.retain(|_, (serial, _)| *serial > checkpoint);
+            dirty.ranges.finish(checkpoint);
+            !dirty.is_empty()
+        });
+    }
+}
+
+impl Dirty {
+    fn is_empty(&self) -> bool {
+        let Dirty { inode, names, xattrs, ranges } = self;
+        inode.is_none() && names.is_empty() && xattrs.is_empty() && ranges.is_empty()
+    }
+}
+
+impl Whole {
+    fn apply(&self, totals: &mut Totals) {
+        match self {
+            Whole::More { bytes, inodes } => {
+                totals.bytes = totals.bytes.saturating_add_signed(*bytes);
+                totals.inodes = totals.inodes.saturating_add_signed(*inodes);
+            }
+            Whole::Done(origin) => totals.note(origin),
+            Whole::Numbered(ino) => totals.next_ino = totals.next_ino.max(ino.saturating_add(1)),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Ranges of a file that the root does not have: the newest one hides what is below it.
+
+use rekindle_base::Serial;
+use rekindle_staging::Source;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Pieces without overlap, by their first byte.
+#[derive(Default, Clone)]
+pub(crate) struct Ranges(BTreeMap<u64, Piece>);
+
+#[derive(Clone)]
+struct Piece {
+    end: u64,
+    serial: Serial,
+    source: Source,
+    /// The byte of the source with which the piece begins.
+    at: u64,
+}
+
+/// A part of a piece.
+pub(crate) struct Part {
+    pub(crate) range: Range<u64>,
+    pub(crate) source: Source,
+    /// The byte of the source with which the part begins.
+    pub(crate) at: u64,
+}
+
+impl Part {
+    pub(crate) fn is_zero(&self) -> bool {
+        matches!(self.source, Source::Zero)
+    }
+}
+
+impl Ranges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Puts a range, whose bytes begin at byte `at` of the source.
+    pub(crate) fn put(&mut self, range: Range<u64>, serial: Serial, source: Source, at: u64) {
+        if range.is_empty() {
+            return;
+        }
+        self.cut(range.start);
+        self.cut(range.end);
+        let hidden: Vec<u64> = self.0.range(range.clone()).map(|(start, _)| *start).collect();
+        hidden.iter().for_each(|start| drop(self.0.remove(start)));
+        self.0.insert(range.start, Piece { end: range.end, serial, source, at });
+    }
+
+    /// Ends the piece that reaches beyond `at` there, and begins another one.
+    fn cut(&mut self, at: u64) {
+        let Some((start, piece)) = self.0.range_mut(..at).next_back() else { return };
+        if piece.end > at {
+            let rest = Piece { at: piece.at + (at - start), ..piece.clone() };
+            piece.end = at;
+            self.0.insert(at, rest);
+        }
+    }
+
+    /// Returns what there is within a range, ascending.
+    pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Part> + '_ {
+        let first =
+            self.0.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let (begin, end) = (range.start, range.end);
+        self.0.range(first..end.max(first)).filter_map(move |(start, piece)| {
+            let part = begin.max(*start)..end.min(piece.end);
+            let at = piece.at + (part.start.saturating_sub(*start));
+            (!part.is_empty()).then(|| Part { range: part, source: piece.source.clone(), at })
+        })
+    }
+
+    /// Drops what the root has.
+    pub(crate) fn finish(&mut self, checkpoint: Serial) {
+        self.0.retain(|_, piece| piece.serial > checkpoint);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ranges_are_as_a_row_of_bytes(
+            puts in proptest::collection::vec((0u64..60, 1u64..30, any::<bool>()), 1..40),
+            from in 0usize..80,
+            length in 0usize..20,
+            finished in 0u64..40,
+        ) {
+            let (mut ranges, mut bytes) = (Ranges::default(), vec![None; 100]);
+            for (index, (start, length, zero)) in puts.iter().enumerate() {
+                let (range, serial) = (*start..start + length, index as u64 + 1);
+                let source = match zero {
+                    true => Source::Zero,
+                    false => Source::Memory((0..length + 3).map(|n| (n + serial) as u8).collect::<Vec<_>>().into()),
+                };
+                ranges.put(range.clone(), Serial(serial), source, 3);
+                for at in range {
+                    bytes[at as usize] = Some((serial, if *zero { 0 } else { (at - start + 3 + serial) as u8 }));
+                }
+            }
+            ranges.finish(Serial(finished));
+            bytes.iter_mut().for_each(|byte| *byte = byte.filter(|(serial, _)| *serial > finished));
+            let mut found = [None; 100];
+            for part in ranges.within(from as u64..(from + length) as u64) {
+                prop_assert!(!part.range.is_empty());
+                for at in part.range.clone() {
+                    let mut byte = [0];
+                    let within = part.at + (at - part.range.start);
+                    let is_read = part.source.read_now(within, &mut byte).unwrap();
+                    prop_assert!(is_read);
+                    found[at as usize] = Some(byte[0]);
+                }
+            }
+            for at in 0..100 {
+                let wanted = bytes[at].map(|(_, byte)| byte).filter(|_| (from..from + length).contains(&at));
+                prop_assert_eq!(found[at], wanted, "byte {}", at);
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The state of a file volume: a root, and what records say beyond it.
+
+use crate::format::Bad;
+use crate::format::inode::Inode;
+use crate::format::page::Row;
+use crate::format::rows::{Named, Totals, Xattr};
+use crate::limits;
+use crate::look::{Look, Stop};
+use crate::overlay::{Dirty, Overlay};
+use crate::table;
+use crate::types::{Errno, FileType, Ino, ROOT};
+use rekindle_base::Serial;
+use rekindle_content::Pointer;
+use rekindle_content::tree::Root;
+use std::collections::{BTreeMap, HashMap};
+
+/// Flags of an inode's row: which children it has.
+pub(crate) const HAS_CONTENT: u8 = 1;
+pub(crate) const HAS_XATTRS: u8 = 2;
+
+/// The directory of the files that have no name and are in use. Its row is the volume's own.
+pub(crate) const ORPHANS: Ino = 0;
+
+/// The state of a volume in service.
+pub(crate) struct State {
+    pub(crate) root: Root,
+    /// The last record whose effects are in the root or in the overlay.
+    pub(crate) applied: Serial,
+    pub(crate) overlay: Overlay,
+    /// What the volume says of itself now; known once its row was read.
+    pub(crate) totals: Option<Totals>,
+    /// The record that could not be understood.
+    pub(crate) broken: Option<Bad>,
+    /// Uses of inodes by clients.
+    pub(crate) uses: HashMap<Ino, u64>,
+    /// The root directory, as long as no change names it.
+    pub(crate) first_root: Inode,
+}
+
+/// A row of the table of inodes.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    pub(crate) inode: Inode,
+    /// Of a file: its extents. Of a directory: its names.
+    pub(crate) content: Root,
+    pub(crate) xattrs: Root,
+}
+
+impl Stored {
+    pub(crate) fn decode(row: &Row) -> Result<Self, Bad> {
+        let (inode, flags) = Inode::decode(&row.bytes)?;
+        let mut children = row.children.iter().copied();
+        let content = if flags & HAS_CONTENT != 0 { children.next() } else { None };
+        let xattrs = if flags & HAS_XATTRS != 0 { children.next() } else { None };
+        Ok(Self { inode, content, xattrs })
+    }
+
+    pub(crate) fn encode(&self) -> Row {
+        let flag = |root: &Root, flag| if root.is_some() { flag } else { 0 };
+        let flags = flag(&self.content, HAS_CONTENT) | flag(&self.xattrs, HAS_XATTRS);
+        let children: Vec<Pointer> = self.content.into_iter().chain(self.xattrs).collect();
+        Row { bytes: self.inode.encode(flags), children }
+    }
+}
+
+/// The row of the volume: what it says of itself, and its files without a name.
+pub(crate) fn decode_own(row: Option<&Row>) -> Result<(Totals, Root), Bad> {
+    let Some(row) = row else { return Ok((Totals::default(), None)) };
+    let (totals, has_orphans) = Totals::decode(&row.bytes)?;
+    let orphans = if has_orphans { row.children.first().copied() } else { None };
+    Ok((totals, orphans))
+}
+
+/// A look at the state, under its lock.
+pub(crate) struct View<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) look: &'a Look<'a>,
+    pub(crate) names: &'a crate::names::Names,
+}
+
+impl View<'_> {
+    fn dirty(&self, ino: Ino) -> Option<&Dirty> {
+        self.state.overlay.inodes.get(&ino)
+    }
+
+    pub(crate) fn totals(&self) -> &Totals {
+        self.state.totals.as_ref().expect("a volume is ready before it is looked at")
+    }
+
+    /// Returns an inode as the root has it.
+    pub(crate) fn stored(&self, ino: Ino) -> Result<Option<Stored>, Stop> {
+        let row = table::find(self.look, &self.state.root, ino)?;
+        let stored = row.map(|row| Stored::decode(&row)).transpose()?;
+        let first = || Stored { inode: self.state.first_root.clone(), content: None, xattrs: None };
+        Ok(stored.or_else(|| (ino == ROOT).then(first)))
+    }
+
+    /// Returns an inode.
+    pub(crate) fn inode(&self, ino: Ino) -> Result<Inode, Stop> {
+        if ino == ORPHANS {
+            return Err(Errno::STALE.into());
+        }
+        let found = match self.dirty(ino).and_then(|dirty| dirty.inode.as_ref()) {
+            Some((_, inode)) => inode.clone(),
+            None => self.stored(ino)?.map(|stored| stored.inode),
+        };
+        found.ok_or(Stop::Posix(Errno::STALE))
+    }
+
+    /// Returns a directory; another inode is refused.
+    pub(crate) fn dir(&self, ino: Ino) -> Result<Inode, Stop> {
+        let inode = self.inode(ino)?;
+        match inode.kind {
+            FileType::Directory => Ok(inode),
+            _ => Err(Errno::NOTDIR.into()),
+        }
+    }
+
+    /// Returns the names that a directory has in the root.
+    fn stored_names(&self, dir: Ino) -> Result<Root, Stop> {
+        if dir == ORPHANS {
+            let row = table::find(self.look, &self.state.root, ORPHANS)?;
+            return Ok(decode_own(row.as_ref())?.1);
+        }
+        Ok(self.stored(dir)?.and_then(|stored| stored.content))
+    }
+
+    /// Returns the rows of a table with those that the overlay has newer, from `from` on, as long
+    /// as `each` wants more.
+    fn merged<T: Clone>(
+        &self,
+        stored: &Root,
+        newer: Option<&BTreeMap<u64, (Serial, Option<T>)>>,
+        from: u64,
+        decode: impl Fn(&[u8]) -> Result<T, Bad>,
+        mut each: impl FnMut(u64, T) -> bool,
+    ) -> Result<(), Stop> {
+        let none = BTreeMap::new();
+        let mut newer = newer.unwrap_or(&none).range(from..).peekable();
+        let mut wants = true;
+        table::scan(self.look, stored, from, |key, bytes| {
+            while let Some((at, (_, value))) = newer.next_if(|(at, _)| **at < key) {
+                wants = value.clone().is_none_or(|value| each(*at, value));
+                if !wants {
+                    return Ok(false);
+                }
+            }
+            wants = match newer.next_if(|(at, _)| **at == key) {
+                Some((_, (_, value))) => value.clone().is_none_or(|value| each(key, value)),
+                None => each(key, decode(bytes)?),
+            };
+            Ok(wants)
+        })?;
+        while wants && let Some((at, (_, value))) = newer.next() {
+            wants = value.clone().is_none_or(|value| each(*at, value));
+        }
+        Ok(())
+    }
+
+    /// Calls `each` for the names of a directory from a position on, until it returns `false`.
+    pub(crate) fn names_from(
+        &self,
+        dir: Ino,
+        from: u64,
+        each: impl FnMut(u64, Named) -> bool,
+    ) -> Result<(), Stop> {
+        let stored = self.stored_names(dir)?;
+        let newer = self.dirty(dir).map(|dirty| &dirty.names);
+        self.merged(&stored, newer, from, Named::decode, each)
+    }
+
+    /// Looks a name up. Also returns the position that it has, or that a new one would have.
+    pub(crate) fn name(&self, dir: Ino, name: &[u8]) -> Result<(u64, Option<Named>), Stop> {
+        let places = self.names.places(name);
+        let (mut free, mut found) = (places.start, None);
+        self.names_from(dir, places.start, |position, named| {
+            if position >= places.end {
+                return false;
+            }
+            if named.name == name {
+                found = Some((position, named));
+                return false;
+            }
+            free += u64::from(position == free);
+            true
+        })?;
+        match found {
+            Some((position, named)) => Ok((position, Some(named))),
+            None if free >= places.end => Err(Errno::NOSPC.into()),
+            None => Ok((free, None)),
+        }
+    }
+
+    /// Calls `each` for the extended attributes of an inode.
+    pub(crate) fn xattrs(
+        &self,
+        ino: Ino,
+        from: u64,
+        each: impl FnMut(u64, Xattr) -> bool,
+    ) -> Result<(), Stop> {
+        let stored = self.stored(ino)?.and_then(|stored| stored.xattrs);
+        let newer = self.dirty(ino).map(|dirty| &dirty.xattrs);
+        self.merged(&stored, newer, from, Xattr::decode, each)
+    }
+
+    /// Looks an extended attribute up, as [`View::name`] does.
+    pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<(u64, Option<Xattr>), Stop> {
+        let places = self.names.places(name);
+        let (mut free, mut found) = (places.start, None);
+        self.xattrs(ino, places.start, |position, xattr| {
+            if position >= places.end {
+                return false;
+            }
+            if xattr.name == name {
+                found = Some((position, xattr));
+                return false;
+            }
+            free += u64::from(position == free);
+            true
+        })?;
+        match found {
+            Some((position, xattr)) => Ok((position, Some(xattr))),
+            None if free >= places.end => Err(Errno::NOSPC.into()),
+            None => Ok((free, None)),
+        }
+    }
+}
+
+const _: () = assert!(limits::COLLISIONS_MAX == 256);

@@ -1,0 +1,346 @@
+//! Files by their door: random calls against a model, and what each promise says.
+
+mod bed;
+mod model;
+
+use crate::*;
+use bed::Bed;
+use model::{Model, carry_out};
+use rekindle_base::random::Random;
+use rekindle_datastore::backend::mem::Mem;
+use rekindle_env::sim::{Faults, World};
+use rekindle_staging::Ack;
+
+fn errno<T>(result: Result<T, Error>) -> Option<Errno> {
+    match result {
+        Ok(_) => None,
+        Err(Error::Posix(errno)) => Some(errno),
+        Err(Error::Volume(error)) => panic!("{error}"),
+    }
+}
+
+/// Carries `count` operations out, and compares each outcome with the model's. Returns the model as
+/// it was before each of them, and after the last.
+async fn play(files: &Files, model: &mut Model, dice: &mut Random, count: u64) -> Vec<Model> {
+    let mut past = Vec::new();
+    for _ in 0..count {
+        past.push(model.clone());
+        let op = model.draw(dice);
+        let outcome = carry_out(files, &op).await;
+        let made = outcome.as_ref().ok().copied().flatten();
+        let expected = model.apply(&op, made).err();
+        let name = format!("{op:?}").chars().take(200).collect::<String>();
+        assert_eq!(errno(outcome), expected, "{name}");
+    }
+    past.push(model.clone());
+    past
+}
+
+#[test]
+fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
+    let most: u64 = std::env::var("REKINDLE_FILE_SEEDS").map_or(30, |text| text.parse().unwrap());
+    for seed in 0..most {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        let mut dice = Random::new(seed);
+        let mut model = Model::new();
+        let ack = if seed % 2 == 0 { Ack::Flash } else { Ack::Memory };
+        for life in 0..6_u64 {
+            let env = world.env();
+            let cut = dice.below(2) == 0;
+            let past = world.block_on(async {
+                let bed = Bed::start(&env, &store, 2 * life + 1).await;
+                let files = bed.files(ack).await;
+                compare(&Model::read(&files).await, &model, &format!("seed {seed}, life {life}"));
+                let mut past = Vec::new();
+                for _ in 0..3 {
+                    past.extend(play(&files, &mut model, &mut dice, 30).await);
+                    match dice.below(4) {
+                        0 => drop(files.handle().staged().drain().await.unwrap()),
+                        1 => files.sync().await.unwrap(),
+                        _ => continue,
+                    }
+                    past.clear();
+                    past.push(model.clone());
+                    compare(
+                        &Model::read(&files).await,
+                        &model,
+                        &format!("seed {seed}, life {life}"),
+                    );
+                }
+                compare(&Model::read(&files).await, &model, &format!("seed {seed}, life {life}"));
+                past
+            });
+            if !cut {
+                world.crash_process();
+                continue;
+            }
+            world.cut_power();
+            let env = world.env();
+            world.block_on(async {
+                let bed = Bed::start(&env, &store, 2 * life + 2).await;
+                let files = bed.files(ack).await;
+                model = Model::read(&files).await;
+                assert!(past.contains(&model), "seed {seed}, life {life}: a state that never was");
+            });
+            world.crash_process();
+        }
+    }
+}
+
+fn with_files(test: impl AsyncFn(&Bed, &Files)) {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        test(&bed, &files).await;
+    });
+}
+
+const CALLER: Caller = Caller { uid: 0, gid: 0, origin: None };
+
+async fn make(files: &Files, dir: Ino, name: &str, kind: FileType) -> Ino {
+    let node = NewNode { kind, mode: 0o644, device: 0, target: b"" };
+    files.create(CALLER, dir, name.as_bytes(), &node).await.unwrap().ino
+}
+
+#[test]
+fn thousands_of_names_are_listed_once_each_also_while_others_come_and_go() {
+    with_files(async |_, files| {
+        let dir = make(files, ROOT, "dir", FileType::Directory).await;
+        for n in 0..3000 {
+            make(files, dir, &format!("file {n}"), FileType::Regular).await;
+            if n == 1000 || n == 2000 {
+                files.handle().staged().drain().await.unwrap();
+            }
+        }
+        let (mut found, mut after) = (Vec::new(), 0);
+        for round in 0.. {
+            let entries = files.list(dir, after, 100).await.unwrap();
+            let Some(last) = entries.last() else { break };
+            after = last.position;
+            found.extend(entries.into_iter().map(|entry| entry.name));
+            make(files, dir, &format!("late {round}"), FileType::Regular).await;
+            let gone = found[round].clone();
+            files.unlink(CALLER, dir, &gone).await.unwrap();
+            if round % 7 == 0 {
+                files.handle().staged().drain().await.unwrap();
+            }
+        }
+        found.retain(|name| name.starts_with(b"file"));
+        let count = found.len();
+        found.sort();
+        found.dedup();
+        assert_eq!((count, found.len()), (3000, 3000));
+        // All go, and the tables with them.
+        for entry in files.list(dir, 0, 10_000).await.unwrap() {
+            files.unlink(CALLER, dir, &entry.name).await.unwrap();
+        }
+        files.handle().staged().drain().await.unwrap();
+        assert_eq!(files.attr(dir).await.unwrap().size, 0);
+        files.remove_dir(CALLER, ROOT, b"dir").await.unwrap();
+        assert_eq!(files.space().await.unwrap().inodes, 1);
+    });
+}
+
+#[test]
+fn a_file_in_use_stays_without_a_name_and_goes_with_its_last_use() {
+    with_files(async |_, files| {
+        let ino = make(files, ROOT, "a", FileType::Regular).await;
+        files.open(ino).await.unwrap();
+        files.open(ino).await.unwrap();
+        files.write(CALLER, ino, 0, b"kept").await.unwrap();
+        files.unlink(CALLER, ROOT, b"a").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        assert_eq!(&files.read(ino, 0, 100).await.unwrap()[..], b"kept");
+        assert_eq!(files.space().await.unwrap().inodes, 2);
+        files.close(ino).await;
+        files.write(CALLER, ino, 4, b" on").await.unwrap();
+        files.close(ino).await;
+        assert_eq!(errno(files.read(ino, 0, 100).await), Some(Errno::STALE));
+        assert_eq!(
+            files.space().await.unwrap(),
+            Space { bytes: 1 << 30, bytes_used: 0, inodes: 1 }
+        );
+        assert_eq!(errno(files.open(ino).await), Some(Errno::STALE));
+    });
+}
+
+#[test]
+fn a_file_in_use_that_nobody_comes_back_to_is_removed_after_a_restart() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let ino = world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        let (ino, other) = (
+            make(&files, ROOT, "a", FileType::Regular).await,
+            make(&files, ROOT, "b", FileType::Regular).await,
+        );
+        for (ino, name) in [(ino, b"a"), (other, b"b")] {
+            files.open(ino).await.unwrap();
+            files.unlink(CALLER, ROOT, name).await.unwrap();
+        }
+        ino
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 2).await;
+        let files = bed.files(Ack::Flash).await;
+        files.open(ino).await.unwrap();
+        env.sleep(limits::ORPHAN_GRACE * 2).await;
+        assert_eq!(files.space().await.unwrap().inodes, 2, "one is in use again");
+        files.close(ino).await;
+        assert_eq!(files.space().await.unwrap().inodes, 1);
+    });
+}
+
+#[test]
+fn requests_that_were_carried_out_are_known_after_a_commit_and_a_restart() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let origin = |request| Origin { client: 5, request, oldest: 1 };
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        for request in 1..4 {
+            let caller = Caller { origin: Some(origin(request)), ..CALLER };
+            let node = NewNode { kind: FileType::Directory, mode: 0o755, device: 0, target: b"" };
+            files.create(caller, ROOT, &[b'0' + request as u8], &node).await.unwrap();
+            if request == 2 {
+                files.handle().staged().drain().await.unwrap();
+            }
+        }
+        let caller = Caller { origin: Some(origin(9)), ..CALLER };
+        assert_eq!(errno(files.unlink(caller, ROOT, b"absent").await), Some(Errno::NOENT));
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 2).await;
+        let files = bed.files(Ack::Flash).await;
+        for request in 1..4 {
+            assert!(files.was_done(origin(request)).await, "{request}");
+        }
+        assert!(
+            !files.was_done(origin(9)).await
+                && !files.was_done(Origin { client: 6, ..origin(1) }).await
+        );
+    });
+}
+
+#[test]
+fn holes_are_found_and_take_no_space() {
+    with_files(async |_, files| {
+        let ino = make(files, ROOT, "a", FileType::Regular).await;
+        let tera = 1 << 40;
+        files.write(CALLER, ino, tera - 4096, &[7; 4096]).await.unwrap();
+        files.write(CALLER, ino, 8192, &[8; 4096]).await.unwrap();
+        for _ in 0..2 {
+            let attr = files.attr(ino).await.unwrap();
+            assert_eq!((attr.size, attr.allocated), (tera, 8192));
+            assert_eq!(files.seek(ino, 0, Seek::Data).await.unwrap(), 8192);
+            assert_eq!(files.seek(ino, 8192, Seek::Hole).await.unwrap(), 12_288);
+            assert_eq!(files.seek(ino, 12_288, Seek::Data).await.unwrap(), tera - 4096);
+            assert_eq!(files.seek(ino, tera - 1, Seek::Hole).await.unwrap(), tera);
+            assert_eq!(errno(files.seek(ino, tera, Seek::Data).await), Some(Errno::NXIO));
+            assert_eq!(files.read(ino, 8190, 4).await.unwrap()[..], [0, 0, 8, 8]);
+            files.handle().staged().drain().await.unwrap();
+        }
+        files.allocate(CALLER, ino, Allocate::Punch, 8192, 4096).await.unwrap();
+        assert_eq!(files.seek(ino, 0, Seek::Data).await.unwrap(), tera - 4096);
+        files.allocate(CALLER, ino, Allocate::Zero { keep_size: false }, tera, 5).await.unwrap();
+        assert_eq!(files.attr(ino).await.unwrap().size, tera + 5);
+        files.handle().staged().drain().await.unwrap();
+        assert_eq!(files.seek(ino, 0, Seek::Data).await.unwrap(), tera - 4096);
+        let cut = SetAttr { size: Some(10), ..SetAttr::default() };
+        files.set_attr(CALLER, ino, &cut).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        assert_eq!(errno(files.seek(ino, 0, Seek::Data).await), Some(Errno::NXIO));
+        assert_eq!(files.read(ino, 0, 99).await.unwrap()[..], [0; 10]);
+    });
+}
+
+#[test]
+fn bad_input_gets_the_error_of_posix() {
+    with_files(async |_, files| {
+        let node = NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"" };
+        let long = vec![b'x'; 256];
+        let names: [(&[u8], Errno); 6] = [
+            (b"", Errno::INVAL),
+            (b".", Errno::INVAL),
+            (b"..", Errno::INVAL),
+            (b"a/b", Errno::INVAL),
+            (b"a\0b", Errno::INVAL),
+            (&long, Errno::NAMETOOLONG),
+        ];
+        for (name, expected) in names {
+            assert_eq!(errno(files.create(CALLER, ROOT, name, &node).await), Some(expected));
+            assert_eq!(errno(files.lookup(ROOT, name).await), Some(expected));
+            assert_eq!(
+                errno(files.rename(CALLER, (ROOT, b"a"), (ROOT, name), Rename::Replace).await),
+                Some(expected)
+            );
+        }
+        assert!(files.create(CALLER, ROOT, &long[1..], &node).await.is_ok(), "255 bytes");
+        let odd = files.create(CALLER, ROOT, b"\xff\xfe", &node).await.unwrap().ino;
+        for ino in [0, 77, u64::MAX] {
+            assert_eq!(errno(files.attr(ino).await), Some(Errno::STALE));
+            assert_eq!(errno(files.list(ino, 0, 10).await), Some(Errno::STALE));
+            assert_eq!(errno(files.write(CALLER, ino, 0, b"a").await), Some(Errno::STALE));
+        }
+        assert_eq!(errno(files.list(odd, 0, 10).await), Some(Errno::NOTDIR));
+        assert_eq!(errno(files.lookup(odd, b"a").await), Some(Errno::NOTDIR));
+        assert!(files.list(ROOT, u64::MAX, 10).await.unwrap().is_empty());
+        assert!(files.list(ROOT, 12_345_678, 10).await.is_ok(), "a made-up position");
+        for offset in [u64::MAX, u64::MAX - 5, FILE_BYTES_MAX] {
+            assert_eq!(errno(files.write(CALLER, odd, offset, b"abc").await), Some(Errno::FBIG));
+            assert!(files.read(odd, offset, 100).await.unwrap().is_empty());
+        }
+        assert_eq!(errno(files.write(CALLER, ROOT, 0, b"abc").await), Some(Errno::ISDIR));
+        // A quota that is met: that write only.
+        let big = vec![1; 1 << 20];
+        let mut offset = 0;
+        let full = loop {
+            match files.write(CALLER, odd, offset, &big).await {
+                Ok(()) => offset += 1 << 20,
+                Err(error) => break errno::<()>(Err(error)),
+            }
+        };
+        assert_eq!((full, offset), (Some(Errno::NOSPC), 1 << 30));
+        files.write(CALLER, odd, 5, b"overwritten").await.unwrap();
+        let cut = SetAttr { size: Some(0), ..SetAttr::default() };
+        files.set_attr(CALLER, odd, &cut).await.unwrap();
+        files.write(CALLER, odd, 0, &big).await.unwrap();
+    });
+}
+
+#[test]
+fn a_commit_folds_thousands_of_records_into_few_chunks() {
+    with_files(async |bed, files| {
+        let ino = make(files, ROOT, "big", FileType::Regular).await;
+        for n in 0..8 {
+            files.write(CALLER, ino, n << 20, &vec![n as u8 + 1; 1 << 20]).await.unwrap();
+        }
+        files.handle().staged().drain().await.unwrap();
+        let before = bed.content.stats();
+        for n in 0..2000 {
+            make(files, ROOT, &format!("{n}"), FileType::Regular).await;
+            files.write(CALLER, ino, (n % 256) * 4096, &[9; 4096]).await.unwrap();
+        }
+        files.handle().staged().drain().await.unwrap();
+        let after = bed.content.stats();
+        let written = after.chunks_written - before.chunks_written;
+        assert!(written < 500, "{written} chunks for 4,000 records");
+        assert_eq!(files.list(ROOT, 0, 3000).await.unwrap().len(), 2001);
+    });
+}
+
+/// Says where two models differ.
+fn compare(found: &Model, expected: &Model, name: &str) {
+    for (ino, node) in &expected.nodes {
+        assert_eq!(found.nodes.get(ino), Some(node), "{name}: inode {ino}");
+    }
+    assert_eq!(found.nodes.len(), expected.nodes.len(), "{name}");
+}

@@ -1,0 +1,350 @@
+//! A model of a file system: what a tree of maps says, in memory.
+
+use crate::{
+    Attr, Caller, Errno, Error, FileType, Files, Ino, NewNode, ROOT, Rename, SetAttr, SetXattr,
+};
+use rekindle_base::random::Random;
+use std::collections::BTreeMap;
+
+/// A tree of names, and what each inode is.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Model {
+    pub nodes: BTreeMap<Ino, Node>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Node {
+    pub kind: FileType,
+    pub mode: u16,
+    pub links: u32,
+    pub data: Vec<u8>,
+    pub names: BTreeMap<Vec<u8>, Ino>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Node { kind, mode, links, data, names, xattrs } = self;
+        let sum: u64 = data.iter().map(|byte| u64::from(*byte)).sum();
+        write!(f, "{kind:?} {mode:o} {links} {} {sum} {names:?} {xattrs:?}", data.len())
+    }
+}
+
+impl Node {
+    fn new(kind: FileType) -> Self {
+        let links = if kind == FileType::Directory { 2 } else { 1 };
+        let (data, names, xattrs) = Default::default();
+        Self { kind, mode: 0o755, links, data, names, xattrs }
+    }
+}
+
+/// A name somewhere.
+type Place = (Ino, Vec<u8>);
+
+#[derive(Debug, Clone)]
+pub enum Op {
+    Create(Place, FileType),
+    Link(Ino, Place),
+    Unlink(Place),
+    RemoveDir(Place),
+    Rename(Place, Place, Rename),
+    Write(Ino, u64, Vec<u8>),
+    Resize(Ino, u64),
+    Mode(Ino, u16),
+    SetXattr(Ino, Vec<u8>, Vec<u8>, SetXattr),
+    RemoveXattr(Ino, Vec<u8>),
+}
+
+impl Model {
+    pub fn new() -> Self {
+        Self { nodes: BTreeMap::from([(ROOT, Node::new(FileType::Directory))]) }
+    }
+
+    pub fn draw(&self, dice: &mut Random) -> Op {
+        let pick = |dice: &mut Random, inos: Vec<Ino>| inos[dice.below(inos.len() as u64) as usize];
+        let of = |kind: FileType| -> Vec<Ino> {
+            self.nodes.iter().filter(|(_, node)| node.kind == kind).map(|(ino, _)| *ino).collect()
+        };
+        let (dirs, files) = (of(FileType::Directory), of(FileType::Regular));
+        let any: Vec<Ino> = self.nodes.keys().copied().collect();
+        let place = |dice: &mut Random| {
+            let dir = pick(dice, dirs.clone());
+            let names: Vec<_> = self.nodes[&dir].names.keys().cloned().collect();
+            match names.len() as u64 {
+                0 => (dir, b"first".to_vec()),
+                _ if dice.below(2) == 0 => (dir, format!("n{}", dice.below(12)).into_bytes()),
+                count => (dir, names[dice.below(count) as usize].clone()),
+            }
+        };
+        let file =
+            |dice: &mut Random| if files.is_empty() { ROOT } else { pick(dice, files.clone()) };
+        match dice.below(100) {
+            0..25 => {
+                let kinds =
+                    [FileType::Regular, FileType::Regular, FileType::Directory, FileType::Symlink];
+                Op::Create(place(dice), kinds[dice.below(4) as usize])
+            }
+            25..30 => Op::Link(pick(dice, any), place(dice)),
+            30..40 => Op::Unlink(place(dice)),
+            40..46 => Op::RemoveDir(place(dice)),
+            46..58 => {
+                let how = [Rename::Replace, Rename::Replace, Rename::NoReplace, Rename::Exchange];
+                Op::Rename(place(dice), place(dice), how[dice.below(4) as usize])
+            }
+            58..80 => {
+                let most = if dice.below(20) == 0 { 700_000 } else { 9000 };
+                let length = 1 + dice.below(most);
+                let fill = dice.next_u64();
+                let byte = |n: u64| (fill.wrapping_add(n.wrapping_mul(n >> 3)) >> 5) as u8;
+                Op::Write(file(dice), dice.below(20_000), (0..length).map(byte).collect())
+            }
+            80..88 => Op::Resize(file(dice), dice.below(25_000)),
+            88..92 => Op::Mode(pick(dice, any), dice.below(0o10000) as u16),
+            92..97 => {
+                let how = [SetXattr::Any, SetXattr::Create, SetXattr::Replace];
+                let name = format!("user.{}", dice.below(3)).into_bytes();
+                Op::SetXattr(
+                    pick(dice, any),
+                    name,
+                    vec![7; dice.below(300) as usize],
+                    how[dice.below(3) as usize],
+                )
+            }
+            _ => Op::RemoveXattr(pick(dice, any), format!("user.{}", dice.below(3)).into_bytes()),
+        }
+    }
+
+    fn is_below(&self, dir: Ino, ancestor: Ino) -> bool {
+        dir == ancestor
+            || self.nodes[&ancestor]
+                .names
+                .values()
+                .any(|ino| self.nodes[ino].kind == FileType::Directory && self.is_below(dir, *ino))
+    }
+
+    fn drop_link(&mut self, ino: Ino) {
+        let node = self.nodes.get_mut(&ino).unwrap();
+        node.links -= 1;
+        if node.links == 0 {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    fn drop_dir(&mut self, dir: Ino, ino: Ino) -> Result<(), Errno> {
+        if !self.nodes[&ino].names.is_empty() {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.nodes.remove(&ino);
+        self.nodes.get_mut(&dir).unwrap().links -= 1;
+        Ok(())
+    }
+
+    /// Applies an operation; `made` is the number of the inode that it made.
+    pub fn apply(&mut self, op: &Op, made: Option<Ino>) -> Result<(), Errno> {
+        match op {
+            Op::Create((dir, name), kind) => {
+                if self.nodes[dir].names.contains_key(name) {
+                    return Err(Errno::EXIST);
+                }
+                let ino = made.unwrap_or(0);
+                let mut node = Node::new(*kind);
+                match kind {
+                    FileType::Symlink => node.data = b"target".to_vec(),
+                    FileType::Directory => node.mode |= self.nodes[dir].mode & 0o2000,
+                    _ => {}
+                }
+                self.nodes.insert(ino, node);
+                let parent = self.nodes.get_mut(dir).unwrap();
+                parent.names.insert(name.clone(), ino);
+                parent.links += u32::from(*kind == FileType::Directory);
+            }
+            Op::Link(ino, (dir, name)) => {
+                if self.nodes[dir].names.contains_key(name) {
+                    return Err(Errno::EXIST);
+                }
+                if self.nodes[ino].kind == FileType::Directory {
+                    return Err(Errno::PERM);
+                }
+                self.nodes.get_mut(ino).unwrap().links += 1;
+                self.nodes.get_mut(dir).unwrap().names.insert(name.clone(), *ino);
+            }
+            Op::Unlink((dir, name)) => {
+                let ino = *self.nodes[dir].names.get(name).ok_or(Errno::NOENT)?;
+                if self.nodes[&ino].kind == FileType::Directory {
+                    return Err(Errno::ISDIR);
+                }
+                self.nodes.get_mut(dir).unwrap().names.remove(name);
+                self.drop_link(ino);
+            }
+            Op::RemoveDir((dir, name)) => {
+                let ino = *self.nodes[dir].names.get(name).ok_or(Errno::NOENT)?;
+                if self.nodes[&ino].kind != FileType::Directory {
+                    return Err(Errno::NOTDIR);
+                }
+                self.drop_dir(*dir, ino)?;
+                self.nodes.get_mut(dir).unwrap().names.remove(name);
+            }
+            Op::Rename(from, to, how) => return self.rename(from, to, *how),
+            Op::Write(ino, offset, data) => {
+                let node = self.nodes.get_mut(ino).unwrap();
+                if node.kind == FileType::Directory {
+                    return Err(Errno::ISDIR);
+                }
+                let (begin, end) = (*offset as usize, *offset as usize + data.len());
+                node.data.resize(node.data.len().max(end), 0);
+                node.data[begin..end].copy_from_slice(data);
+            }
+            Op::Resize(ino, size) => {
+                let node = self.nodes.get_mut(ino).unwrap();
+                if node.kind == FileType::Directory {
+                    return Err(Errno::ISDIR);
+                }
+                node.data.resize(*size as usize, 0);
+            }
+            Op::Mode(ino, mode) => self.nodes.get_mut(ino).unwrap().mode = *mode,
+            Op::SetXattr(ino, name, value, how) => {
+                let xattrs = &mut self.nodes.get_mut(ino).unwrap().xattrs;
+                match (how, xattrs.contains_key(name)) {
+                    (SetXattr::Create, true) => return Err(Errno::EXIST),
+                    (SetXattr::Replace, false) => return Err(Errno::NODATA),
+                    _ => drop(xattrs.insert(name.clone(), value.clone())),
+                }
+            }
+            Op::RemoveXattr(ino, name) => {
+                let xattrs = &mut self.nodes.get_mut(ino).unwrap().xattrs;
+                xattrs.remove(name).ok_or(Errno::NODATA)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, from: &Place, to: &Place, how: Rename) -> Result<(), Errno> {
+        let moved = *self.nodes[&from.0].names.get(&from.1).ok_or(Errno::NOENT)?;
+        let replaced = self.nodes[&to.0].names.get(&to.1).copied();
+        match (how, replaced) {
+            (Rename::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (Rename::Exchange, None) => return Err(Errno::NOENT),
+            (_, Some(replaced)) if replaced == moved => return Ok(()),
+            _ => {}
+        }
+        let is_dir = |model: &Self, ino: Ino| model.nodes[&ino].kind == FileType::Directory;
+        if is_dir(self, moved) && self.is_below(to.0, moved) {
+            return Err(Errno::INVAL);
+        }
+        let name = |model: &mut Self, place: &Place, ino: Ino| {
+            model.nodes.get_mut(&place.0).unwrap().names.insert(place.1.clone(), ino);
+        };
+        if let (Rename::Exchange, Some(replaced)) = (how, replaced) {
+            if is_dir(self, replaced) && self.is_below(from.0, replaced) {
+                return Err(Errno::INVAL);
+            }
+            let weight = |model: &Self, ino| u32::from(is_dir(model, ino));
+            let (one, other) = (weight(self, moved), weight(self, replaced));
+            let here = self.nodes.get_mut(&from.0).unwrap();
+            here.links = here.links + other - one;
+            let there = self.nodes.get_mut(&to.0).unwrap();
+            there.links = there.links + one - other;
+            name(self, from, replaced);
+            name(self, to, moved);
+            return Ok(());
+        }
+        if let Some(replaced) = replaced {
+            match (is_dir(self, moved), is_dir(self, replaced)) {
+                (true, false) => return Err(Errno::NOTDIR),
+                (false, true) => return Err(Errno::ISDIR),
+                (true, true) => self.drop_dir(to.0, replaced)?,
+                (false, false) => self.drop_link(replaced),
+            }
+        }
+        self.nodes.get_mut(&from.0).unwrap().names.remove(&from.1);
+        if is_dir(self, moved) {
+            self.nodes.get_mut(&from.0).unwrap().links -= 1;
+            self.nodes.get_mut(&to.0).unwrap().links += 1;
+        }
+        name(self, to, moved);
+        Ok(())
+    }
+
+    /// Reads a volume whole, and checks what it says twice.
+    pub async fn read(files: &Files) -> Self {
+        let (mut nodes, mut open) = (BTreeMap::new(), vec![ROOT]);
+        while let Some(ino) = open.pop() {
+            let attr = files.attr(ino).await.unwrap();
+            let mut node = Node::new(attr.kind);
+            (node.mode, node.links) = (attr.mode, attr.links);
+            match attr.kind {
+                FileType::Directory => {
+                    let (mut after, mut count) = (0, 0);
+                    loop {
+                        let entries = files.list(ino, after, 5).await.unwrap();
+                        for entry in &entries {
+                            assert!(entry.position > after);
+                            (after, count) = (entry.position, count + 1);
+                            let found = files.lookup(ino, &entry.name).await.unwrap();
+                            assert_eq!((found.ino, found.kind), (entry.ino, entry.kind));
+                            node.names.insert(entry.name.to_vec(), entry.ino);
+                            if !nodes.contains_key(&entry.ino) {
+                                open.push(entry.ino);
+                            }
+                            if entry.kind == FileType::Directory {
+                                assert_eq!(files.parent(entry.ino).await.unwrap(), ino);
+                            }
+                        }
+                        if entries.len() < 5 {
+                            break;
+                        }
+                    }
+                    assert_eq!(attr.size, count);
+                }
+                FileType::Symlink => node.data = files.read_link(ino).await.unwrap().to_vec(),
+                _ => {
+                    node.data = files.read(ino, 0, 8 << 20).await.unwrap().to_vec();
+                    assert_eq!(attr.size, node.data.len() as u64);
+                }
+            }
+            for name in files.list_xattrs(ino).await.unwrap() {
+                let value = files.xattr(ino, &name).await.unwrap();
+                node.xattrs.insert(name.to_vec(), value.to_vec());
+            }
+            nodes.insert(ino, node);
+        }
+        let space = files.space().await.unwrap();
+        assert_eq!(space.inodes, nodes.len() as u64);
+        Self { nodes }
+    }
+}
+
+/// Carries an operation out. Returns the number of the inode that it made.
+pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
+    let caller = Caller { uid: 1, gid: 2, origin: None };
+    match op {
+        Op::Create((dir, name), kind) => {
+            let target: &[u8] = if *kind == FileType::Symlink { b"target" } else { b"" };
+            let node = NewNode { kind: *kind, mode: 0o755, device: 0, target };
+            let attr: Attr = files.create(caller, *dir, name, &node).await?;
+            return Ok(Some(attr.ino));
+        }
+        Op::Link(ino, (dir, name)) => {
+            files.link(caller, *ino, *dir, name).await?;
+        }
+        Op::Unlink((dir, name)) => files.unlink(caller, *dir, name).await?,
+        Op::RemoveDir((dir, name)) => files.remove_dir(caller, *dir, name).await?,
+        Op::Rename(from, to, how) => {
+            files.rename(caller, (from.0, &from.1), (to.0, &to.1), *how).await?;
+        }
+        Op::Write(ino, offset, data) => files.write(caller, *ino, *offset, data).await?,
+        Op::Resize(ino, size) => {
+            let set = SetAttr { size: Some(*size), ..SetAttr::default() };
+            files.set_attr(caller, *ino, &set).await?;
+        }
+        Op::Mode(ino, mode) => {
+            let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };
+            files.set_attr(caller, *ino, &set).await?;
+        }
+        Op::SetXattr(ino, name, value, how) => {
+            files.set_xattr(caller, *ino, name, value, *how).await?;
+        }
+        Op::RemoveXattr(ino, name) => files.remove_xattr(caller, *ino, name).await?,
+    }
+    Ok(None)
+}
