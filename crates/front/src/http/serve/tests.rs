@@ -440,7 +440,7 @@ fn a_mounts_connection_leaves_http() {
         }
         let (status, problem) = site.ask("GET /api/v1/volumes/one/mount", "").await;
         assert_eq!((status, &problem["error"]), (400, &json!("invalid")));
-        let mut refused = async |ask: String| {
+        let refused = async |ask: String| {
             let mut stream = site.env.net().connect(&site.address).await.unwrap();
             stream.write_all(ask.as_bytes()).await.unwrap();
             let mut head = [0; 12];
