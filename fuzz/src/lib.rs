@@ -37,6 +37,23 @@ pub fn nbd_request(data: &[u8]) {
     }
 }
 
+/// A request of the kernel, and the frame that a mount sends it in.
+pub fn fuse_request(data: &[u8]) {
+    use rekindle_front::fuse::frame::{FRAME_BYTES, Frame, HELLO_BYTES, Hello};
+    use rekindle_front::fuse::wire;
+    if let Some((head, _)) = data.split_first_chunk::<HELLO_BYTES>() {
+        let _ = Hello::decode(*head);
+    }
+    if let Some((head, _)) = data.split_first_chunk::<FRAME_BYTES>() {
+        let _ = Frame::decode(*head);
+    }
+    let _ = wire::header(data);
+    // The first byte is the opcode, so that each is reached soon.
+    if let Some((&opcode, body)) = data.split_first() {
+        let _ = wire::op(u32::from(opcode), body);
+    }
+}
+
 /// A pack and its parts.
 pub fn pack(data: &[u8]) {
     let _ = rekindle_content::format::pack::decode(data);

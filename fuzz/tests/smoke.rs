@@ -18,6 +18,8 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     seeds.push([&b"IHAVEOPT\0\0\0\x07\0\0\0\x0a"[..], b"\0\0\0\x04disk\0\0"].concat());
     seeds.push([&0x2560_9513_u32.to_be_bytes()[..], &[0; 24]].concat());
+    let (rename, named) = (45, b"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0a\0b\0");
+    seeds.push([&[rename], &named[..]].concat());
     for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
         for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten()
         {
@@ -59,6 +61,7 @@ fn no_parser_panics_on_damaged_bytes() {
     let all: &[fn(&[u8])] = &[
         targets::nbd_handshake,
         targets::nbd_request,
+        targets::fuse_request,
         targets::pack,
         targets::blob_and_node,
         targets::moved_note,

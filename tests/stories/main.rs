@@ -11,6 +11,7 @@ mod clients;
 mod cluster;
 mod datastore_trouble;
 mod dedup;
+mod files;
 mod filesystems;
 mod flash_fails;
 mod flash_full;

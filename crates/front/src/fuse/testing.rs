@@ -1,4 +1,5 @@
-//! A file system in memory, for tests of the server.
+//! A file system in memory, for tests of the server and the example `fuse_memory`.
+#![allow(dead_code, reason = "each of the two uses a part")]
 
 use crate::fuse::Target;
 use bytes::Bytes;
@@ -9,6 +10,7 @@ use rekindle_file::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tokio::sync::Notify;
 
 type Done<T> = Result<T, Error>;
 
@@ -27,6 +29,8 @@ pub struct State {
     pub opens: BTreeMap<Ino, u64>,
     /// The error of all calls, once there is one.
     pub broken: Option<Error>,
+    /// What a sync waits for.
+    pub stuck: Option<Arc<Notify>>,
 }
 
 struct Node {
@@ -139,11 +143,11 @@ impl Memory {
             done: BTreeSet::new(),
             opens: BTreeMap::new(),
             broken: None,
+            stuck: None,
         };
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    #[allow(dead_code, reason = "the example does not look inside")]
     pub fn look<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
         look(&mut self.state.lock())
     }
@@ -346,6 +350,10 @@ impl Target for Memory {
         Ok(Space { bytes: 1 << 40, bytes_used: 1 << 30, inodes })
     }
     async fn sync(&self) -> Done<()> {
+        let stuck = self.state.lock().stuck.clone();
+        if let Some(stuck) = stuck {
+            stuck.notified().await;
+        }
         self.state.lock().ok()
     }
     async fn open(&self, ino: Ino) -> Done<()> {

@@ -44,14 +44,6 @@ impl Place {
             io::ErrorKind::NotConnected => dead(folder),
             _ => Failure::new(format!("{shown} cannot be mounted on")).because(error),
         })?;
-        if let Some(volume) = mounted(&folder) {
-            return Err(Failure::new(format!("{shown} has {volume} already"))
-                .next(format!(
-                    "choose another folder, or take that away: umount {}",
-                    quoted(&folder)
-                ))
-                .kind(Kind::Exists));
-        }
         let entries = match std::fs::read_dir(&folder) {
             Ok(entries) => entries.count(),
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
@@ -64,6 +56,14 @@ impl Place {
                 return Err(Failure::new(format!("{shown} cannot be mounted on")).because(error));
             }
         };
+        if let Some(volume) = mounted(&folder) {
+            return Err(Failure::new(format!("{shown} has {volume} already"))
+                .next(format!(
+                    "choose another folder, or take that away: umount {}",
+                    quoted(&folder)
+                ))
+                .kind(Kind::Exists));
+        }
         let is_root = rustix::process::geteuid().is_root();
         Ok((Self { folder, is_root }, entries))
     }

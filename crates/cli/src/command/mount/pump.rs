@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::sync::Notify;
 use zerocopy::IntoBytes;
 
@@ -32,6 +32,9 @@ const GATHERED_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 256 << 10;
 /// Longest wait for the replies to what the kernel has asked before its end.
 const LAST_REPLIES: Duration = Duration::from_secs(2);
+
+/// What the device tells: a request is there, or the end of the mount, which is an error of it.
+const WANTED: Interest = Interest::READABLE.add(Interest::ERROR);
 
 /// A connection to the daemon.
 pub trait Pipe: AsyncRead + AsyncWrite + Unpin {}
@@ -50,13 +53,15 @@ pub struct Pump {
     pub ready: Notify,
     /// Whether the present connection has brought a reply.
     is_useful: Cell<bool>,
+    /// Whether the file system is unmounted.
+    is_over: Cell<bool>,
 }
 
 impl Pump {
     /// Begins with the kernel's end, which does not block.
     pub fn new(device: OwnedFd, client: u64) -> io::Result<Self> {
         // SAFETY: an `OwnedFd` keeps its descriptor open, and gives the same one each time.
-        let device = unsafe { AsyncFd::register(device) }?;
+        let device = unsafe { AsyncFd::register_with_interest(device, WANTED) }?;
         Ok(Self {
             device,
             ledger: RefCell::new(Ledger::new(client)),
@@ -64,6 +69,7 @@ impl Pump {
             replied: Notify::new(),
             ready: Notify::new(),
             is_useful: Cell::new(false),
+            is_over: Cell::new(false),
         })
     }
 
@@ -72,7 +78,8 @@ impl Pump {
     pub async fn run<P: Pipe>(&self, first: P, connect: impl AsyncFn() -> Outcome<P>) -> Outcome {
         tokio::select! {
             biased;
-            failed = self.keep(first, connect) => Err(failed),
+            // What the daemon says of a mount that is over is no error of it.
+            failed = self.keep(first, connect) => if self.is_over.get() { Ok(()) } else { Err(failed) },
             ended = self.take_requests() => {
                 ended.map_err(|error| Failure::new("the kernel's requests cannot be read").because(error))
             }
@@ -94,6 +101,7 @@ impl Pump {
                 self.news.notify_one();
             }
         }
+        self.is_over.set(true);
         self.ledger.borrow_mut().say_goodbye();
         self.news.notify_one();
         let all = async {
@@ -109,7 +117,7 @@ impl Pump {
     /// Reads a request. `false`: the file system is unmounted.
     async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
         loop {
-            let mut ready = self.device.readable().await?;
+            let mut ready = self.device.ready(WANTED).await?;
             match rustix::io::read(self.device.get_ref(), spare_capacity(buffer)) {
                 Ok(count) => return Ok(count > 0),
                 Err(Errno::AGAIN) => ready.clear_ready(),

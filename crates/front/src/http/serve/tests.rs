@@ -417,6 +417,42 @@ fn what_cannot_be_is_a_problem_in_words() {
 }
 
 #[test]
+fn a_mounts_connection_leaves_http() {
+    with_site(UNIX, async |site| {
+        let ask = |name: &str, upgrade: &str| {
+            format!(
+                "GET /api/v1/volumes/{name}/mount HTTP/1.1\r\nHost: localhost\r\n\
+                 Connection: upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+            )
+        };
+        let mut stream = site.env.net().connect(&site.address).await.unwrap();
+        stream.write_all(ask("one", MOUNT_PROTOCOL).as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        for word in [b"ping", b"pong"] {
+            stream.write_all(word).await.unwrap();
+            let mut echo = [0; 4];
+            stream.read_exact(&mut echo).await.unwrap();
+            assert_eq!(&echo, word);
+        }
+        let (status, problem) = site.ask("GET /api/v1/volumes/one/mount", "").await;
+        assert_eq!((status, &problem["error"]), (400, &json!("invalid")));
+        let refused = async |ask: String| {
+            let mut stream = site.env.net().connect(&site.address).await.unwrap();
+            stream.write_all(ask.as_bytes()).await.unwrap();
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).await.unwrap();
+            String::from_utf8_lossy(&head[9..]).into_owned()
+        };
+        assert_eq!(refused(ask("two", MOUNT_PROTOCOL)).await, "404");
+        assert_eq!(refused(ask("one", "websocket")).await, "400");
+    });
+}
+
+#[test]
 fn a_port_answers_only_those_who_name_this_machine() {
     with_site("tcp:127.0.0.1:7070", async |site| {
         let get = |host: &str| {

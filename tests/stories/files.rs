@@ -1,0 +1,283 @@
+//! File volumes, mounted: programs see a file system like any other, and a `kill -9` of the daemon
+//! as a stall.
+
+use anyhow::{Context, Result, bail};
+use e2e::Daemon;
+use e2e::daemon::binary;
+use e2e::random::for_story;
+use e2e::shell::{Shell, skip, skip_without, wait_until};
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// A volume that is mounted by `rekindle mount`; unmounted on drop.
+struct Mounted {
+    folder: PathBuf,
+    process: Child,
+    trace: PathBuf,
+}
+
+impl Mounted {
+    fn new(daemon: &Daemon, volume: &str) -> Result<Self> {
+        let folder = daemon.scratch().join("mnt");
+        std::fs::create_dir_all(&folder)?;
+        let trace = daemon.scratch().join("mount.txt");
+        let output = File::create(&trace)?;
+        let process = Command::new(binary())
+            .args(["mount", volume])
+            .arg(&folder)
+            .arg("--dir")
+            .arg(&daemon.dir)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            .spawn()?;
+        let mut this = Self { folder, process, trace };
+        wait_until("the mount", || {
+            this.told().contains("mounted '") || this.process.try_wait().is_ok_and(|e| e.is_some())
+        })?;
+        if let Some(status) = this.process.try_wait()? {
+            bail!("the mount ended, {status}: {}", this.told());
+        }
+        Ok(this)
+    }
+
+    fn told(&self) -> String {
+        std::fs::read_to_string(&self.trace).unwrap_or_default()
+    }
+
+    /// Unmounts, and expects the process to end well.
+    fn unmount(mut self) -> Result<()> {
+        Shell::new("umount").arg(&self.folder).run()?;
+        wait_until("the mount to end", || self.process.try_wait().is_ok_and(|e| e.is_some()))?;
+        let status = self.process.wait()?;
+        if status.success() { Ok(()) } else { bail!("the mount ended with {status}") }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        println!("--- the mount said:\n{}", self.told());
+        let _ = Shell::new("umount").arg("-l").arg(&self.folder).output();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Whether the story cannot run here: without root, `/dev/fuse` or these programs.
+fn skipped(tools: &[&str]) -> bool {
+    let has_fuse = Path::new("/dev/fuse").exists();
+    let missing = if has_fuse { vec![] } else { vec!["/dev/fuse".to_owned()] };
+    skip_without(&[&["umount"], tools].concat(), true) || skip(&missing)
+}
+
+fn start(name: &str) -> Result<Daemon> {
+    let daemon = Daemon::start(name)?;
+    daemon.cli(&["fs", "create", "home"])?;
+    Ok(daemon)
+}
+
+/// Kills the daemon while `work` runs, some times.
+fn under_kills<T: Send>(
+    daemon: &Daemon,
+    kills: usize,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    let mut random = for_story("files");
+    std::thread::scope(|scope| {
+        let working = scope.spawn(work);
+        for _ in 0..kills {
+            std::thread::sleep(Duration::from_millis(150 + random.below(400)));
+            let worker = daemon.worker()?;
+            daemon.kill_worker()?;
+            daemon.wait_for_worker_after(worker)?;
+        }
+        working.join().expect("the work does not panic")
+    })
+}
+
+fn same_trees(left: &Path, right: &Path) -> Result<()> {
+    Shell::new("diff").args(["-r", "--no-dereference"]).arg(left).arg(right).run().map(|_| ())
+}
+
+#[test]
+fn a_mounted_volume_is_a_file_system_like_any_other() -> Result<()> {
+    if skipped(&["diff", "cp"]) {
+        return Ok(());
+    }
+    let daemon = start("files")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let root = mounted.folder.clone();
+    let file = root.join("a");
+    std::fs::write(&file, b"hello")?;
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o640))?;
+    std::fs::create_dir(root.join("d"))?;
+    std::fs::rename(&file, root.join("d/b"))?;
+    std::fs::hard_link(root.join("d/b"), root.join("c"))?;
+    symlink("d/b", root.join("l"))?;
+    assert_eq!(std::fs::read(root.join("l"))?, b"hello");
+    let found = std::fs::metadata(root.join("c"))?;
+    assert_eq!((found.nlink(), found.len(), found.mode()), (2, 5, 0o100_640));
+    let sparse =
+        File::options().create_new(true).write(true).read(true).open(root.join("sparse"))?;
+    sparse.write_all_at(b"end", 10 << 20)?;
+    sparse.set_len((10 << 20) + 2)?;
+    let mut byte = [1; 3];
+    assert_eq!(sparse.read_at(&mut byte, (10 << 20) - 1)?, 3);
+    assert_eq!(&byte, b"\0en");
+    for number in 0..3000 {
+        File::create(root.join(format!("d/{number}")))?;
+    }
+    assert_eq!(std::fs::read_dir(root.join("d"))?.count(), 3001);
+    assert!(std::fs::remove_dir(root.join("d")).is_err(), "it is not empty");
+    let repository = e2e::shell::repository().join("crates");
+    Shell::new("cp").arg("-a").arg(&repository).arg(root.join("copy")).run()?;
+    same_trees(&repository, &root.join("copy"))?;
+    mounted.unmount()?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    same_trees(&repository, &root.join("copy"))?;
+    std::fs::remove_dir_all(root.join("copy"))?;
+    std::fs::remove_dir_all(root.join("d"))?;
+    let mut left: Vec<_> =
+        std::fs::read_dir(&root)?.flatten().map(|entry| entry.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["c", "l", "sparse"]);
+    mounted.unmount()
+}
+
+#[test]
+fn a_copy_goes_on_over_kill_9_of_the_daemon_without_an_error() -> Result<()> {
+    if skipped(&["diff", "cp", "dd", "cmp"]) {
+        return Ok(());
+    }
+    let daemon = start("files-killed")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let root = &mounted.folder;
+    let repository = e2e::shell::repository().join("crates");
+    let image = daemon.scratch().join("image");
+    std::fs::write(&image, for_story("image").bytes(24 << 20))?;
+    under_kills(&daemon, 4, || {
+        for round in 0..4 {
+            Shell::new("cp").arg("-r").arg(&repository).arg(root.join(format!("{round}"))).run()?;
+            Shell::new("dd")
+                .arg(format!("if={}", image.display()))
+                .arg(format!("of={}", root.join(format!("image{round}")).display()))
+                .args(["bs=1M", "conv=fsync"])
+                .run()?;
+        }
+        Ok(())
+    })?;
+    for round in 0..4 {
+        same_trees(&repository, &root.join(format!("{round}")))?;
+        e2e::tree::same(&image, &root.join(format!("image{round}")))?;
+    }
+    assert!(mounted.told().contains("is back after"), "{}", mounted.told());
+    mounted.unmount()
+}
+
+#[test]
+fn names_change_once_over_kill_9_of_the_daemon() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-names")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let root = &mounted.folder;
+    let rounds = under_kills(&daemon, 5, || {
+        let begin = std::time::Instant::now();
+        let mut rounds = 0;
+        while begin.elapsed() < Duration::from_secs(4) {
+            let (one, two, dir) = (root.join("one"), root.join("two"), root.join("dir"));
+            let mut file = File::options().write(true).create_new(true).open(&one)?;
+            file.write_all(rounds.to_string().as_bytes())?;
+            std::fs::create_dir(&dir).context("mkdir")?;
+            std::fs::rename(&one, &two).context("rename")?;
+            std::fs::hard_link(&two, dir.join("three")).context("link")?;
+            symlink("two", &one).context("symlink")?;
+            assert_eq!(std::fs::read(&one)?, rounds.to_string().as_bytes());
+            for path in [&one, &two, &dir.join("three")] {
+                std::fs::remove_file(path).context("unlink")?;
+            }
+            std::fs::remove_dir(&dir).context("rmdir")?;
+            rounds += 1;
+        }
+        Ok(rounds)
+    })?;
+    println!("{rounds} rounds");
+    assert_eq!(std::fs::read_dir(root)?.count(), 0);
+    mounted.unmount()
+}
+
+#[test]
+fn a_file_without_a_name_survives_a_restart_while_it_is_open() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-unlinked")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let path = mounted.folder.join("a");
+    let mut file = File::options().create_new(true).read(true).write(true).open(&path)?;
+    file.write_all(b"before ")?;
+    std::fs::remove_file(&path)?;
+    let worker = daemon.worker()?;
+    daemon.kill_worker()?;
+    daemon.wait_for_worker_after(worker)?;
+    file.write_all(b"after")?;
+    file.sync_all()?;
+    file.rewind()?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    assert_eq!(text, "before after");
+    drop(file);
+    mounted.unmount()
+}
+
+#[test]
+fn a_database_goes_on_over_kill_9_of_the_daemon() -> Result<()> {
+    if skipped(&["sqlite3"]) {
+        return Ok(());
+    }
+    let daemon = start("files-sqlite")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let database = mounted.folder.join("db");
+    let ask = |words: &str| Shell::new("sqlite3").arg(&database).arg(words).run();
+    ask("create table t (n integer primary key, text)")?;
+    under_kills(&daemon, 3, || {
+        for number in 0..300 {
+            ask(&format!("insert into t values ({number}, hex(randomblob(500)))"))?;
+        }
+        Ok(())
+    })?;
+    assert_eq!(ask("select count(*), sum(n) from t")?.trim(), "300|44850");
+    assert_eq!(ask("pragma integrity_check")?.trim(), "ok");
+    mounted.unmount()
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_with_the_reason() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-refused")?;
+    daemon.create("disk", "64M", &[])?;
+    let refused = |volume: &str, folder: &Path| -> Result<String> {
+        let command = Shell::new(binary()).args(["mount", volume]).arg(folder);
+        let output = command.arg("--dir").arg(&daemon.dir).output()?;
+        assert!(!output.status.success());
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let folder = daemon.scratch().to_owned();
+    let told = refused("disk", &folder)?;
+    assert!(told.contains("mount serves file volumes") && told.contains("fs create"), "{told}");
+    let told = refused("hoem", &folder)?;
+    assert!(told.contains("did you mean 'home'?"), "{told}");
+    let told = refused("home", &folder.join("nowhere"))?;
+    assert!(told.contains("there is no folder") && told.contains("mkdir"), "{told}");
+    let mounted = Mounted::new(&daemon, "home")?;
+    let told = refused("home", &mounted.folder)?;
+    assert!(told.contains("already"), "{told}");
+    mounted.unmount()
+}
