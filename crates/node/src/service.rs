@@ -78,6 +78,8 @@ struct Inner {
     forwards: forward::Forwards,
     /// Clients of other hosts whose volumes this one serves.
     visitors: visitors::Visitors,
+    /// Volumes that have come to this host.
+    arrivals: follow::Arrivals,
     /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
     /// The phase of the stop.
@@ -144,6 +146,7 @@ impl Service {
             recoveries: Recoveries::default(),
             forwards: forward::Forwards::default(),
             visitors: visitors::Visitors::default(),
+            arrivals: follow::Arrivals::default(),
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,
