@@ -1,6 +1,6 @@
 //! Positions of names: where a name is in the table of its directory, and in the order of
-//! listings. 55 bits of a keyed hash, and 8 that tell names with the same hash apart. A position stays as long
-//! as its name does, so a listing that goes on elsewhere misses nothing.
+//! listings. A position is 55 bits of a keyed hash, and 8 that tell names with the same hash apart.
+//! It stays as long as its name does, so a listing that goes on elsewhere misses nothing.
 
 use crate::limits::COLLISIONS_MAX;
 use rekindle_content::Content;

@@ -2,9 +2,9 @@
 //!
 //! A call looks at the state under its lock, and fetches what is not in RAM without it
 //! ([`crate::look`]). A change has its turn meanwhile: what it was judged by holds until the log
-//! has its record, and from then on all calls see it. It is durable with the next [`Files::sync`], or
-//! within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a daemon that is killed
-//! keeps it.
+//! has its record, and from then on all calls see it. It is durable with the next
+//! [`Files::sync`], or within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a
+//! daemon that is killed keeps it.
 
 mod attributes;
 mod bytes;
