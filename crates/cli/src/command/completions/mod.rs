@@ -62,7 +62,7 @@ fn takers(trash: bool) -> Vec<String> {
     let mut found = Vec::new();
     collect(&grammar(), "", &mut found);
     let from_trash = |taker: &String| ["volume restore", "volume purge"].contains(&taker.as_str());
-    found.retain(|taker| taker != "volume create" && from_trash(taker) == trash);
+    found.retain(|taker| !taker.ends_with(" create") && from_trash(taker) == trash);
     found
 }
 
