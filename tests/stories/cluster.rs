@@ -277,7 +277,8 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     ensure!(reports[0]["how"] == "takeover" && reports[0]["from"] == "one", "{reports}");
     let phases = reports[0]["phases"].as_array().context("phases")?;
     let is_client = |phase: &&Value| phase["name"] == "copied" && phase["part_of"] == "clients";
-    ensure!(phases.iter().find(is_client).is_some(), "{reports}");
+    let brought = phases.iter().find(is_client).context("the volume")?["bytes"].as_u64();
+    ensure!(brought > Some(0), "{reports}");
     // Another host joins, and holds the copies of both nodes.
     hosts.join(&[])?;
     hosts.wait_for_holder(1)?;

@@ -271,10 +271,24 @@ fn tell_recoveries(all: &[Recovery], one: &Recovery) {
     output::pairs(&[
         ("recovery", origin(one)),
         ("node", format!("{}, start {}", one.node, one.incarnation)),
+        ("log", log_line(one)),
         ("times", SINCE_HEARD.to_owned()),
     ]);
     output::line("");
-    timeline::print(&one.phases);
+    timeline::print_changes(&one.phases);
+}
+
+/// Where the log came from. The host that goes on has all of it: no other one is asked.
+fn log_line(recovery: &Recovery) -> String {
+    let place = if recovery.how == "takeover" { "the copies" } else { "the folder" };
+    let opened =
+        recovery.phases.iter().find(|phase| phase.name == "log" && phase.part_of.is_none());
+    let took = opened.map(|phase| format!(", opened in {} ms", milliseconds(phase.took_us)));
+    format!(
+        "{} in {place} at this host{}; nothing was fetched from other hosts",
+        format_size(recovery.log_bytes),
+        took.unwrap_or_default()
+    )
 }
 
 fn holder_line(holder: &CopiesHolder) -> String {

@@ -640,6 +640,9 @@ pub struct BootPhase {
     pub part_of: Option<String>,
     pub began_us: u64,
     pub took_us: u64,
+    /// Bytes of the changes that it brought back from the log, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// A tree node or a chunk that the start needed.
