@@ -5,9 +5,10 @@ use crate::cluster::{Hosts, NAMES, check_at, refusal, write_for};
 use crate::forwarding::{row, write_through};
 use crate::lives::Shared;
 use anyhow::{Context, Result, ensure};
-use e2e::Daemon;
+use e2e::daemon::binary;
 use e2e::promises::Promises;
 use e2e::shell::wait_until;
+use e2e::{Daemon, Shell};
 use rekindle_nbd_client::NbdClient;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -68,6 +69,12 @@ fn a_volume_moves_while_a_client_of_another_host_writes_and_its_old_owner_is_kil
     promises.check(&mut client)?;
     let shown = hosts.cluster(2)?;
     ensure!(row(&shown, "forwarded", "disk")["name"] == "two", "{shown}");
+    // A command at another host says where to give it, and how.
+    let refused = hosts.hosts[0].cli(&["volume", "move", "disk", "three"]);
+    refusal(refused, "at host two: rekindle volume move disk three")?;
+    let offered = Shell::new(binary()).args(["volume-names", "--nodes", "--dir"]);
+    let offered = offered.arg(&hosts.hosts[2].dir).run()?;
+    ensure!(offered.lines().collect::<Vec<_>>() == ["one", "three", "two"], "{offered}");
     let history = hosts.hosts[0].cli(&["volume", "history", "disk"])?;
     let events: Vec<_> =
         history.as_array().context("a list")?.iter().map(|one| one["event"].clone()).collect();

@@ -4,6 +4,7 @@ use super::client;
 use super::timeline::{self, Timeline, milliseconds};
 use crate::arguments::cluster::Recoveries;
 use crate::arguments::{Cluster as Arguments, Common};
+use crate::client::Client;
 use crate::folder;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies, Recovery};
@@ -218,6 +219,16 @@ fn show(common: &Common, wanted: Option<&str>) -> Outcome {
         output::pairs(&pairs);
     });
     Ok(())
+}
+
+/// Returns the names of the nodes that a volume may move to; none when the daemon does not answer.
+pub fn names(client: &Client) -> Vec<String> {
+    let cluster = client.get::<Cluster>("/api/v1/cluster").unwrap_or_default();
+    let is_there = |node: &ClusterNode| node.host == node.node && node.state == "well";
+    let there = cluster.nodes.into_iter().filter(is_there);
+    let mut names: Vec<_> = there.map(|node| node.name).filter(|name| !name.is_empty()).collect();
+    names.sort();
+    names
 }
 
 fn recoveries(common: &Common, wanted: &Recoveries) -> Outcome {
