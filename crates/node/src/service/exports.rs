@@ -47,8 +47,11 @@ impl Service {
                 };
                 let began = guest.env.now();
                 let attached = Device::attach(&guest.volumes, &name).await;
-                if attached.is_ok() {
-                    self.inner.recoveries.attached(owner, &name, began, guest.env.now());
+                if let Ok(device) = &attached {
+                    let volume = device.handle().vault().id;
+                    let found = guest.staging.find(volume).map_or(0, |staged| staged.owed_bytes());
+                    let times = (began, guest.env.now());
+                    self.inner.recoveries.attached(owner, (&name, found), times);
                 }
                 (guest, attached)
             }

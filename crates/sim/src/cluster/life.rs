@@ -261,6 +261,7 @@ impl Run {
     /// Whether a move may fail with an error of this kind.
     fn may_not_move(&self, kind: &str, why: &str) -> Result<(), String> {
         match kind {
+            "refused" if why.contains("lost machine") => Ok(()),
             "io" if self.disks_fail.load(Ordering::Relaxed) => Ok(()),
             "fenced" | "not-found" | "conflict" | "invalid" | "unavailable" | "full" => Ok(()),
             _ => Err(format!("a move is refused ({kind}): {why}")),
