@@ -5,10 +5,14 @@ use crate::cluster::{Hosts, NAMES, check_at, refusal, write_for};
 use crate::forwarding::{row, write_through};
 use crate::lives::Shared;
 use anyhow::{Context, Result, ensure};
+use e2e::daemon::binary;
 use e2e::promises::Promises;
 use e2e::shell::wait_until;
+use e2e::{Daemon, Shell};
 use rekindle_nbd_client::NbdClient;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -65,6 +69,12 @@ fn a_volume_moves_while_a_client_of_another_host_writes_and_its_old_owner_is_kil
     promises.check(&mut client)?;
     let shown = hosts.cluster(2)?;
     ensure!(row(&shown, "forwarded", "disk")["name"] == "two", "{shown}");
+    // A command at another host says where to give it, and how.
+    let refused = hosts.hosts[0].cli(&["volume", "move", "disk", "three"]);
+    refusal(refused, "at host two: rekindle volume move disk three")?;
+    let offered = Shell::new(binary()).args(["volume-names", "--nodes", "--dir"]);
+    let offered = offered.arg(&hosts.hosts[2].dir).run()?;
+    ensure!(offered.lines().collect::<Vec<_>>() == ["one", "three", "two"], "{offered}");
     let history = hosts.hosts[0].cli(&["volume", "history", "disk"])?;
     let events: Vec<_> =
         history.as_array().context("a list")?.iter().map(|one| one["event"].clone()).collect();
@@ -262,30 +272,87 @@ fn settings_change_while_clients_here_and_elsewhere_go_on() -> Result<()> {
     near.check(&mut here)?;
     far.check(&mut there)?;
 
-    // The daemon is killed amid further changes: a volume has the old settings or the new ones.
     drop(here);
-    std::thread::scope(|scope| -> Result<()> {
-        let (far, there) = (&mut far, &mut there);
-        let begun = Instant::now();
-        let end = move || begun.elapsed() > Duration::from_secs(8);
-        let far = scope.spawn(move || write_through(far, there, "mv-set-killed", end));
-        let owner = &hosts.hosts[0];
-        for (number, settings) in SETTINGS.iter().skip(1).take(3).enumerate() {
-            let set =
-                scope.spawn(move || owner.cli(&[&["volume", "set", "far"], *settings].concat()));
-            std::thread::sleep(Duration::from_millis(20 + 40 * number as u64));
-            let worker = owner.worker()?;
-            owner.kill_worker()?;
-            owner.wait_for_worker_after(worker)?;
-            if let Err(error) = set.join().expect("it does not panic") {
-                println!("the daemon was killed first: {error:#}");
-            }
-        }
-        far.join().expect("it does not panic").map(drop)
-    })?;
-    far.check(&mut there)?;
     drop(there);
     check_at(&mut near, &hosts.hosts[1], "near")?;
     check_at(&mut far, &hosts.hosts[0], "far")?;
+    hosts.end(&[])
+}
+
+/// The settings of a volume, as `--policy`, `--ack` and `--copies` name them.
+fn settings(daemon: &Daemon, volume: &str) -> Result<BTreeMap<String, String>> {
+    let shown = daemon.cli(&["volume", "show", volume])?;
+    let word = |name: &str| (format!("--{name}"), shown[name].to_string().replace('"', ""));
+    Ok(["policy", "ack", "copies"].map(word).into())
+}
+
+/// Kills the daemon when it hands the volume over to itself with these settings. Returns whether it
+/// met that moment.
+fn kill_amid_set(daemon: &Daemon, volume: &str, settings: &[&str]) -> Result<bool> {
+    let worker = daemon.worker()?;
+    let met = std::thread::scope(|scope| -> Result<bool> {
+        let words = [&["volume", "set", volume], settings].concat();
+        let set = scope.spawn(move || daemon.cli(&words));
+        let is_amid = || -> Result<bool> {
+            Ok(daemon.cli(&["volume", "show", volume])?["state"] == "handing-over")
+        };
+        while !set.is_finished() {
+            if is_amid()? {
+                let worker = Pid::from_raw(worker.try_into()?).context("a process")?;
+                kill_process(worker, Signal::KILL)?;
+                let told = set.join().expect("it does not panic");
+                ensure!(told.is_err(), "it was done when its daemon died: {told:?}");
+                return Ok(true);
+            }
+        }
+        set.join().expect("it does not panic").map(|_| false)
+    })?;
+    if met {
+        daemon.wait_for_worker_after(worker)?;
+    }
+    Ok(met)
+}
+
+#[test]
+fn a_daemon_that_is_killed_amid_other_settings_has_the_old_ones_or_the_new_ones() -> Result<()> {
+    let mut hosts = Hosts::new("mv-set-killed", 1)?;
+    // The moment lasts as long as its writes to the store.
+    hosts.join(&["--store-fault", "latency=150ms"])?;
+    hosts.wait_for_holder(1)?;
+    let owner = &hosts.hosts[1];
+    let mut promises = Promises::new(2048);
+    owner.create("disk", "8M", &[])?;
+    write_for(&mut promises, owner, "disk", Duration::from_millis(200))?;
+    let mut client = NbdClient::connect(&hosts.hosts[0].socket(), "disk")?;
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| -> Result<()> {
+        let (promises, client) = (&mut promises, &mut client);
+        let end = || is_done.load(Ordering::Relaxed);
+        let writer = scope.spawn(move || write_through(promises, client, "mv-set-killed", end));
+        let kill = || -> Result<()> {
+            let mut met = 0;
+            for change in SETTINGS {
+                let old = settings(owner, "disk")?;
+                let mut new = old.clone();
+                new.extend(change.chunks(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())));
+                let is_met = kill_amid_set(owner, "disk", change)?;
+                let found = settings(owner, "disk")?;
+                println!("{change:?}: amid it: {is_met}; then {found:?}");
+                ensure!(found == new || is_met && found == old, "{found:?}: {old:?} {new:?}");
+                met += u32::from(is_met);
+            }
+            ensure!(met > 0, "no kill met a change");
+            Ok(())
+        };
+        let killed = kill();
+        is_done.store(true, Ordering::Relaxed);
+        let longest = writer.join().expect("it does not panic");
+        killed?;
+        println!("stalled for {} ms", longest?.as_millis());
+        Ok(())
+    })?;
+    promises.check(&mut client)?;
+    drop(client);
+    check_at(&mut promises, owner, "disk")?;
     hosts.end(&[])
 }

@@ -337,7 +337,27 @@ fn refused(status: StatusCode, value: &Value) -> Failure {
     let message = text("message").unwrap_or_else(|| format!("the daemon answered {status}"));
     let mut failure = Failure::new(message);
     failure.kind = text("error").unwrap_or(failure.kind);
-    failure
+    match text("host") {
+        Some(host) => {
+            let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
+            failure.next(format!("at host {host}: {}", elsewhere(words)))
+        }
+        None => failure,
+    }
+}
+
+/// Returns the words of this command for another host, whose daemon's folder is not this one.
+fn elsewhere(words: impl Iterator<Item = String>) -> String {
+    let mut told = vec!["rekindle".to_owned()];
+    let mut words = words.skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--dir" => drop(words.next()),
+            word if word.starts_with("--dir=") => {}
+            word => told.push(quoted(word)),
+        }
+    }
+    told.join(" ")
 }
 
 /// Returns the path of a volume in the API, or of a part of it.
@@ -374,6 +394,16 @@ mod tests {
     }
 
     #[test]
+    fn a_command_for_another_host_goes_without_the_folder_of_this_one() {
+        let told = |words: &[&str]| elsewhere(words.iter().map(|word| (*word).to_owned()));
+        let said = "rekindle volume move 'vm two' three";
+        let words = ["/usr/bin/rekindle", "volume", "move", "vm two", "three"];
+        assert_eq!(told(&words), said);
+        assert_eq!(told(&[&words[..], &["--dir", "/srv/one"]].concat()), said);
+        assert_eq!(told(&[&words[..1], &["--dir=/srv/one"], &words[1..]].concat()), said);
+    }
+
+    #[test]
     fn errors_of_the_api_keep_their_words() {
         let value = serde_json::json!({"error": "exists", "message": "there is one: rm it", "retryable": false});
         let failure = refused(StatusCode::CONFLICT, &value);
@@ -381,6 +411,9 @@ mod tests {
             (failure.error.as_str(), failure.kind.as_str()),
             ("there is one: rm it", "exists")
         );
+        let there =
+            refused(StatusCode::CONFLICT, &serde_json::json!({"message": "no", "host": "two"}));
+        assert!(there.next.expect("advice").starts_with("at host two: rekindle"));
         let bare = refused(StatusCode::BAD_GATEWAY, &Value::Null);
         assert!(bare.error.contains("502"));
     }

@@ -19,6 +19,7 @@ use crate::core::{Core, Ground};
 use crate::incarnation::StartHost;
 use crate::node_file::{FolderLock, Keeper, NodeFile};
 use crate::own_record::OwnRecord;
+use crate::pinned::Pinned;
 use crate::record::{NodeRecord, PeerNote};
 use crate::scale::Scale;
 use crate::starts::Landed;
@@ -64,6 +65,8 @@ pub struct Node {
     pub(crate) lease: Arc<Lease>,
     /// Rung when this life may be over.
     pub(crate) doubt: Arc<Notify>,
+    /// Volumes that keep room of the log.
+    pub(crate) pinned: Pinned,
     /// The node's part in its cluster, once it is in one.
     pub(crate) membership: OnceLock<Membership>,
     /// The memory that outlives the process.
@@ -313,6 +316,7 @@ impl Node {
             own: OwnRecord::new(writer, record),
             lease,
             doubt: Arc::default(),
+            pinned: Pinned::default(),
             membership: OnceLock::new(),
             warm,
             node_file: keeper,

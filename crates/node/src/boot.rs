@@ -83,7 +83,7 @@ impl Clock {
 
 fn took(name: &str, part_of: Option<String>, began: u64, ended: u64) -> BootPhase {
     let took_us = ended.saturating_sub(began);
-    BootPhase { name: name.to_owned(), part_of, began_us: began, took_us }
+    BootPhase { name: name.to_owned(), part_of, began_us: began, took_us, bytes: None }
 }
 
 /// Puts the phases into order, each before its parts.

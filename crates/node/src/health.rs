@@ -63,6 +63,8 @@ pub(crate) struct Facts {
     pub(crate) copies_missing: Option<(usize, u8)>,
     /// Holders of copies that lack something, in words.
     pub(crate) copies_behind: Vec<String>,
+    /// Volumes that cannot come into service and keep room of the log, each with the reason.
+    pub(crate) pinned: Vec<(String, String)>,
     /// Damage that the start found in the log.
     pub(crate) damage: Vec<String>,
     /// Whether the start found the warm memory damaged as a whole.
@@ -208,6 +210,13 @@ impl Troubles {
             );
             self.say("volumes-salvaging", true, None, message);
         }
+        for (name, reason) in &facts.pinned {
+            let message = format!(
+                "volume '{name}' keeps its changes in the log until it can be served, and other volumes lack that room: {reason}. Start \
+                 that machine again, or give the volume up: `rekindle volume rm {name} --now`"
+            );
+            self.say("volume-keeps-log", false, None, message);
+        }
         for sentence in &facts.stuck {
             // A restart of the daemon would not help, so it is not a wait of clients.
             self.say("volume-stuck", false, None, sentence.clone());
@@ -302,6 +311,7 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         sweep_failed: sweep_failed(jobs, clock),
         failed: count(State::Error),
         salvaging: count(State::Salvaging),
+        pinned: node.pinned.now(),
         damage: node.opened.damage.clone(),
         warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
         copies_missing: copies_missing(node),
@@ -685,6 +695,19 @@ mod tests {
             assert_eq!(sweep(Err(error)).await.as_deref(), Some("a vault is damaged"));
             assert_eq!(sweep(Ok(serde_json::Value::Null)).await, None);
         });
+    }
+
+    #[test]
+    fn a_volume_that_keeps_room_of_the_log_is_named_with_the_way_out() {
+        let pinned = vec![("vm1".to_owned(), "its machine is lost".to_owned())];
+        let (health, trouble) = one(Facts { pinned, ..Facts::default() });
+        assert_eq!(
+            (health.state.as_str(), trouble.what.as_str()),
+            ("degraded", "volume-keeps-log")
+        );
+        for word in ["'vm1' keeps", "its machine is lost", "`rekindle volume rm vm1 --now`"] {
+            assert!(trouble.message.contains(word), "{word}: {trouble:?}");
+        }
     }
 
     #[test]

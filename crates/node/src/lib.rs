@@ -24,6 +24,7 @@ mod meters;
 mod metrics;
 pub mod node_file;
 mod own_record;
+mod pinned;
 pub mod prices;
 pub mod record;
 mod recoveries;

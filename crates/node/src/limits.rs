@@ -83,6 +83,8 @@ pub const FENCED_SESSION_WAIT: Duration = Duration::from_millis(100);
 pub const FLASH_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Time after which a volume follows its clients to another host.
 pub const FOLLOW_CLIENTS_DEFAULT: Duration = Duration::from_secs(30);
+/// Least time between two such moves of one volume, also when a user asks for a shorter time.
+pub const FOLLOW_REST: Duration = Duration::from_secs(60);
 /// Pause between two looks for that.
 pub const FOLLOW_LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time for the store to tell a node that is fenced already which one goes on.

@@ -65,8 +65,14 @@ impl Recoveries {
         all.drain(..surplus);
     }
 
-    /// Notes that a client has got a volume of the node `owner` back.
-    pub(crate) fn attached(&self, owner: NodeId, volume: &str, began: Moment, ended: Moment) {
+    /// Notes that a client has got a volume of the node `owner` back, with so many bytes of changes
+    /// from the log.
+    pub(crate) fn attached(
+        &self,
+        owner: NodeId,
+        (volume, bytes): (&str, u64),
+        (began, ended): (Moment, Moment),
+    ) {
         let (mut all, owner) = (self.all.lock(), owner.to_string());
         let last = all.iter_mut().rev().find(|(_, report)| report.node == owner);
         let Some((Some(origin), report)) = last else { return };
@@ -75,7 +81,8 @@ impl Recoveries {
             && !volumes.clone().any(|phase| phase.name == volume);
         if is_new && ended.since(*origin) < RECOVERY_TIME {
             let part_of = Some("clients".to_owned());
-            report.phases.push(BootPhase { part_of, ..phase(volume, *origin, began, ended) });
+            let phase = phase(volume, *origin, began, ended);
+            report.phases.push(BootPhase { part_of, bytes: Some(bytes), ..phase });
         }
     }
 
@@ -101,6 +108,7 @@ pub(crate) fn phase(name: &str, origin: Moment, began: Moment, ended: Moment) ->
         part_of: None,
         began_us: microseconds(began.since(origin)),
         took_us: microseconds(ended.since(began)),
+        bytes: None,
     }
 }
 
@@ -134,17 +142,17 @@ mod tests {
         reports.note(at(0), Recovery { from: "before".to_owned(), ..report(owner) });
         reports.note(at(1000), report(owner));
         reports.note(at(1000), report(other));
-        reports.attached(owner, "a", at(1200), at(1500));
-        reports.attached(owner, "a", at(1700), at(1800));
-        reports.attached(owner, "late", at(61_500), at(61_600));
+        reports.attached(owner, ("a", 7), (at(1200), at(1500)));
+        reports.attached(owner, ("a", 9), (at(1700), at(1800)));
+        reports.attached(owner, ("late", 0), (at(61_500), at(61_600)));
         for number in 0..2 * VOLUMES_MAX {
-            reports.attached(other, &number.to_string(), at(1001), at(1002));
+            reports.attached(other, (&number.to_string(), 0), (at(1001), at(1002)));
         }
         let [second, first, before] = reports.all().try_into().expect("three");
         assert_eq!(second.phases.len(), VOLUMES_MAX);
-        let told: Vec<_> =
-            first.phases.iter().map(|one| (one.name.as_str(), one.began_us, one.took_us)).collect();
-        assert_eq!(told, [("a", 200_000, 300_000)]);
+        let [told] = &first.phases[..] else { panic!("one") };
+        assert_eq!((told.name.as_str(), told.began_us, told.took_us), ("a", 200_000, 300_000));
+        assert_eq!(told.bytes, Some(7));
         assert_eq!(first.first_client_us(), Some(500_000));
         assert_eq!((before.phases.len(), before.from.as_str()), (0, "before"));
     }
@@ -165,7 +173,7 @@ mod tests {
             again.load(&env, dir).await;
             let starts: Vec<u64> = again.all().iter().map(|report| report.incarnation).collect();
             assert_eq!((starts.len(), starts[0], starts[1]), (KEPT + 1, 1000, KEPT as u64 + 4));
-            again.attached(NodeId([1; 16]), "of an earlier process", at(1), at(2));
+            again.attached(NodeId([1; 16]), ("of an earlier process", 0), (at(1), at(2)));
             env.replace_file(dir, NAME, b"{\"rekindle\": \"recoveries\", \"format\": 2}")
                 .await
                 .expect("it is written");

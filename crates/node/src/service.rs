@@ -81,6 +81,8 @@ struct Inner {
     visitors: visitors::Visitors,
     /// Mounts of file volumes.
     mounts: mounts::Mounts,
+    /// Volumes that have come to this host.
+    arrivals: follow::Arrivals,
     /// `Some(drain)` once the end is requested.
     shutdown: watch::Sender<Option<bool>>,
     /// The phase of the stop.
@@ -148,6 +150,7 @@ impl Service {
             forwards: forward::Forwards::default(),
             visitors: visitors::Visitors::default(),
             mounts: mounts::Mounts::default(),
+            arrivals: follow::Arrivals::default(),
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,

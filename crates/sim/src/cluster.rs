@@ -40,6 +40,8 @@ const HELD: &str = "/copies/";
 const SETTLES_WITHIN: Duration = Duration::from_secs(120);
 /// Time after which a volume follows its clients, in a part of the runs.
 const FOLLOW: Duration = Duration::from_secs(2);
+/// Time for which one host has the clients of a volume, in these runs.
+const SHIFT: Duration = Duration::from_secs(5);
 /// Sets the sequence of the moves apart: a run without them is as it was before there were any.
 const MOVES: u64 = 0x6d6f_7665;
 /// Pause before another look.

@@ -22,6 +22,7 @@ const SAYINGS: &[(&str, &str)] = &[
     ("replaced, as a look says", "fenced: by a look"),
     ("a copy of the log is behind", "cluster: a copy is behind"),
     ("a lost node goes on here", "cluster: taken over"),
+    ("follows its clients", "cluster: a volume followed its clients"),
     ("with records that no client was told of", "map: began again"),
 ];
 

@@ -234,6 +234,7 @@ const CLUSTER_WANTED: &[&str] = &[
     "cluster: a host goes on as a new node",
     "cluster: a host ends with its flash",
     "cluster: a host is lost for good",
+    "cluster: a volume followed its clients",
     "cluster: a volume has moved",
     "cluster: a volume has other settings",
     "cluster: a volume without copies is refused",

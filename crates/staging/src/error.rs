@@ -91,7 +91,8 @@ impl Error {
             Error::Fenced(_) | Error::Moved(_) | Error::Deposed(_) | Error::FlashFailed(..) => {
                 Kind::Fenced
             }
-            Error::Closed(_) | Error::NotCopied(_) | Error::Unleased(_) => Kind::Unavailable,
+            Error::Closed(_) | Error::Unleased(_) => Kind::Unavailable,
+            Error::NotCopied(_) => Kind::Refused,
             Error::Invalid(_) => Kind::Invalid,
             Error::Forwarded { kind, .. } => *kind,
             Error::SetBack { .. } | Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,

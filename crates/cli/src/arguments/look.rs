@@ -160,4 +160,7 @@ pub struct VolumeNames {
     /// Of those in the trash; the ids of those that share a name
     #[arg(long)]
     pub trash: bool,
+    /// Of the nodes of the cluster that a volume may move to, in their place
+    #[arg(long)]
+    pub nodes: bool,
 }

@@ -4,6 +4,7 @@ use super::client;
 use super::timeline::{self, Timeline, milliseconds};
 use crate::arguments::cluster::Recoveries;
 use crate::arguments::{Cluster as Arguments, Common};
+use crate::client::Client;
 use crate::folder;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::{Cluster, ClusterNode, CopiesHolder, Guest, HeldCopies, Recovery};
@@ -220,6 +221,16 @@ fn show(common: &Common, wanted: Option<&str>) -> Outcome {
     Ok(())
 }
 
+/// Returns the names of the nodes that a volume may move to; none when the daemon does not answer.
+pub fn names(client: &Client) -> Vec<String> {
+    let cluster = client.get::<Cluster>("/api/v1/cluster").unwrap_or_default();
+    let is_there = |node: &ClusterNode| node.host == node.node && node.state == "well";
+    let there = cluster.nodes.into_iter().filter(is_there);
+    let mut names: Vec<_> = there.map(|node| node.name).filter(|name| !name.is_empty()).collect();
+    names.sort();
+    names
+}
+
 fn recoveries(common: &Common, wanted: &Recoveries) -> Outcome {
     let all: Vec<Recovery> = client(common)?.get("/api/v1/cluster/recoveries")?;
     let one = wanted.number.checked_sub(1).and_then(|index| all.get(index));
@@ -271,10 +282,24 @@ fn tell_recoveries(all: &[Recovery], one: &Recovery) {
     output::pairs(&[
         ("recovery", origin(one)),
         ("node", format!("{}, start {}", one.node, one.incarnation)),
+        ("log", log_line(one)),
         ("times", SINCE_HEARD.to_owned()),
     ]);
     output::line("");
-    timeline::print(&one.phases);
+    timeline::print_changes(&one.phases);
+}
+
+/// Where the log came from. The host that goes on has all of it: no other one is asked.
+fn log_line(recovery: &Recovery) -> String {
+    let place = if recovery.how == "takeover" { "the copies" } else { "the folder" };
+    let opened =
+        recovery.phases.iter().find(|phase| phase.name == "log" && phase.part_of.is_none());
+    let took = opened.map(|phase| format!(", opened in {} ms", milliseconds(phase.took_us)));
+    format!(
+        "{} in {place} at this host{}; nothing was fetched from other hosts",
+        format_size(recovery.log_bytes),
+        took.unwrap_or_default()
+    )
 }
 
 fn holder_line(holder: &CopiesHolder) -> String {

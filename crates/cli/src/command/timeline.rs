@@ -2,6 +2,7 @@
 //! legible on light and dark).
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
+use rekindle_base::units::format_size;
 use rekindle_front::http::api::{BootFetch, BootPhase};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
@@ -164,14 +165,33 @@ pub fn write(path: &std::path::Path, timeline: &Timeline<'_>) -> Outcome {
 pub fn print(phases: &[BootPhase]) {
     let mut table = output::table(["PHASE", "BEGAN MS", "TOOK MS"]);
     for phase in phases {
-        let indent = if phase.part_of.is_some() { "  " } else { "" };
-        table.add_row([
-            format!("{indent}{}", phase.name),
-            milliseconds(phase.began_us),
-            milliseconds(phase.took_us),
-        ]);
+        table.add_row(cells(phase));
     }
     output::rows(&table);
+}
+
+/// Prints the phases as a table, with the changes that each has brought back out of a log.
+pub fn print_changes(phases: &[BootPhase]) {
+    let mut table = output::table(["PHASE", "BEGAN MS", "TOOK MS", "CHANGES", "RATE"]);
+    for phase in phases {
+        let [name, began, took] = cells(phase);
+        let changes = phase.bytes.map(|bytes| (format_size(bytes), rate(bytes, phase.took_us)));
+        let (changes, rate) = changes.unwrap_or_else(|| ("-".to_owned(), "-".to_owned()));
+        table.add_row([name, began, took, changes, rate]);
+    }
+    output::rows(&table);
+}
+
+fn cells(phase: &BootPhase) -> [String; 3] {
+    let indent = if phase.part_of.is_some() { "  " } else { "" };
+    let (began, took) = (milliseconds(phase.began_us), milliseconds(phase.took_us));
+    [format!("{indent}{}", phase.name), began, took]
+}
+
+/// Formats the bytes of a second.
+fn rate(bytes: u64, microseconds: u64) -> String {
+    let a_second = u128::from(bytes) * 1_000_000 / u128::from(microseconds.max(1));
+    format!("{}/s", format_size(u64::try_from(a_second).unwrap_or(u64::MAX)))
 }
 
 /// Returns a round time between two marks: 1, 2 or 5 times a power of ten microseconds.
@@ -221,6 +241,13 @@ mod tests {
             assert!(all / step(all) <= MARKS, "{all}");
         }
         assert_eq!([step(1_000), step(23_456), step(79_000)], [200, 5_000, 10_000]);
+    }
+
+    #[test]
+    fn rates_are_of_a_second_and_of_no_time_too() {
+        assert_eq!(rate(3 << 20, 500_000), "6 MiB/s");
+        assert_eq!(rate(0, 0), "0 B/s");
+        rate(u64::MAX, 0);
     }
 
     #[test]

@@ -124,6 +124,9 @@ fn completions_offer_the_volumes_that_there_are_and_run_none_of_their_names() {
     // The folder on the line, as bash cuts it up; nothing in it is run either.
     assert_eq!(offered(&daemon, &["rekindle", "volume", "rm", "--dir", "=", &dir, "vm1"]), ["vm1"]);
     offered(&daemon, &["rekindle", "volume", "rm", "--dir", "$(touch PWNED)", "vm1"]);
+    // A node in the second place; there is none without a cluster.
+    assert_eq!(offer(&["volume", "move", "vm1"]), ["vm1"]);
+    assert_eq!(offer(&["volume", "move", "vm1", ""]), [""]);
     // The trash, for the commands that ask for it.
     daemon.ask(&["volume", "rm", "vm1"]);
     for command in ["restore", "purge"] {

@@ -94,7 +94,7 @@ impl Files {
         let (_hold, now) = (self.home.content.hold(), self.now());
         loop {
             let turn = self.home.turn.lock().await;
-            let room = self.staged().vault().size;
+            let room = self.size();
             let planned = self.look_once(&look, |view| {
                 let mut inode = regular(view, ino)?;
                 let allocated = allocated_after(&inode, offset, end);
@@ -156,7 +156,7 @@ impl Files {
         if length == 0 {
             return Err(Errno::INVAL.into());
         }
-        let room = self.staged().vault().size;
+        let room = self.size();
         let plan = |draft: &mut Draft<'_, '_>| {
             let inode = regular(draft.view, ino)?;
             let now = draft.now;

@@ -2,9 +2,9 @@
 //!
 //! A call looks at the state under its lock, and fetches what is not in RAM without it
 //! ([`crate::look`]). A change has its turn meanwhile: what it was judged by holds until the log
-//! has its record, and from then on all calls see it. It is durable with the next [`Files::sync`], or
-//! within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a daemon that is killed
-//! keeps it.
+//! has its record, and from then on all calls see it. It is durable with the next
+//! [`Files::sync`], or within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a
+//! daemon that is killed keeps it.
 
 mod attributes;
 mod bytes;
@@ -70,8 +70,19 @@ impl Files {
         &self.handle
     }
 
+    #[cfg(test)]
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
+    }
+
     fn staged(&self) -> &Arc<Staged> {
         self.handle.staged()
+    }
+
+    /// Returns the most bytes that the volume's files may have. Takes no lock of the volume, which
+    /// is held where the state is told of records.
+    fn size(&self) -> u64 {
+        self.handle.vault().size
     }
 
     /// Waits until the state has all that the volume had when it came into service, and reads what
@@ -111,7 +122,7 @@ impl Files {
 
     /// Returns the space of the volume.
     pub async fn space(&self) -> Done<Space> {
-        let bytes = self.staged().vault().size;
+        let bytes = self.size();
         Ok(self.totals(|totals| Space { bytes, bytes_used: totals.bytes, inodes: totals.inodes }))
     }
 
@@ -170,8 +181,7 @@ impl Files {
             let planned = self.look_once(&look, |view| {
                 let mut draft = Draft::new(view, now);
                 let outcome = plan(&mut draft)?;
-                let size = self.staged().vault().size;
-                Ok((outcome, draft.effects(size, caller.origin)?))
+                Ok((outcome, draft.effects(self.size(), caller.origin)?))
             });
             match planned {
                 Ok((outcome, effects)) => {

@@ -24,6 +24,10 @@ fn errno<T>(result: Result<T, Error>) -> Option<Errno> {
 async fn play(files: &Files, model: &mut Model, dice: &mut Random, count: u64) -> Vec<Model> {
     let mut past = Vec::new();
     for _ in 0..count {
+        if dice.below(15) == 0 {
+            // Changes go to the store meanwhile, and become old enough for flash.
+            files.env().sleep(std::time::Duration::from_millis(dice.below(9000))).await;
+        }
         past.push(model.clone());
         let op = model.draw(dice);
         let outcome = carry_out(files, &op).await;

@@ -133,12 +133,20 @@ pub trait Api: kept::Keep {
 pub struct ApiError {
     pub kind: Kind,
     pub message: String,
+    /// The name of the host that takes the request, if another one does.
+    pub host: Option<String>,
 }
 
 impl ApiError {
     /// Makes an error of `kind`; the message says what to do next.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into() }
+        Self { kind, message: message.into(), host: None }
+    }
+
+    /// Names the host that takes the request.
+    #[must_use]
+    pub fn at_host(self, host: String) -> Self {
+        Self { host: Some(host), ..self }
     }
 }
 
@@ -158,6 +166,9 @@ pub struct Problem {
     pub message: String,
     /// Whether the same request may succeed later.
     pub retryable: bool,
+    /// The name of the host that takes the request, if another one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 impl From<&ApiError> for Problem {
@@ -166,6 +177,7 @@ impl From<&ApiError> for Problem {
             error: error.kind.to_string(),
             message: error.message.clone(),
             retryable: error.kind.is_retryable(),
+            host: error.host.clone(),
         }
     }
 }
@@ -651,6 +663,9 @@ pub struct BootPhase {
     pub part_of: Option<String>,
     pub began_us: u64,
     pub took_us: u64,
+    /// Bytes of the changes that it brought back from the log, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
 }
 
 /// A tree node or a chunk that the start needed.

@@ -150,6 +150,7 @@ pub(super) async fn at_another_host(member: &Member, volume: &str, owner: NodeId
         Ok(entry) => entry,
         Err(_) => member.roster.find(owner),
     };
+    let host = entry.as_ref().map(|entry| label_of(member, entry.host));
     let contact = entry.as_ref().and_then(|entry| Some((entry.host, entry.contact.as_ref()?)));
     let place = match contact {
         Some((host, contact)) if host == owner => format!("{} ({})", contact.name, contact.address),
@@ -158,9 +159,13 @@ pub(super) async fn at_another_host(member: &Member, volume: &str, owner: NodeId
         }
         None => "which this node does not know".to_owned(),
     };
-    conflict(format!(
+    let refused = conflict(format!(
         "volume '{volume}' is owned by node {owner}, which runs at the host {place}: give the command there"
-    ))
+    ));
+    match host {
+        Some(host) => refused.at_host(host),
+        None => refused,
+    }
 }
 
 /// Makes a cluster over the store, with this node as its first member.

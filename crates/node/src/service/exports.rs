@@ -41,17 +41,24 @@ impl Service {
         let (node, device): (Arc<Node>, _) = match attached {
             Err(Error::Elsewhere(name, owner)) => {
                 let guest = self.guests().find(owner).await.map_err(unavailable)?;
-                let Some(guest) = guest else { return Ok(Err(Error::Elsewhere(name, owner))) };
+                let Some(guest) = guest else {
+                    self.inner.arrivals.is_elsewhere(&name);
+                    return Ok(Err(Error::Elsewhere(name, owner)));
+                };
                 let began = guest.env.now();
                 let attached = Device::attach(&guest.volumes, &name).await;
-                if attached.is_ok() {
-                    self.inner.recoveries.attached(owner, &name, began, guest.env.now());
+                if let Ok(device) = &attached {
+                    let volume = device.handle().vault().id;
+                    let found = guest.staging.find(volume).map_or(0, |staged| staged.owed_bytes());
+                    let times = (began, guest.env.now());
+                    self.inner.recoveries.attached(owner, (&name, found), times);
                 }
                 (guest, attached)
             }
             attached => (node, attached),
         };
         if device.is_ok() {
+            self.inner.arrivals.is_here(name, self.inner.env.now());
             node.volumes.client_is_back(name);
         }
         Ok(device)

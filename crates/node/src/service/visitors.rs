@@ -20,7 +20,6 @@ use rekindle_front::nbd::{ExportError, serve_device};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 /// The clients of other hosts.
@@ -33,6 +32,8 @@ pub(crate) struct Visitors {
 
 struct Visitor {
     row: Row,
+    /// Whether the volume counts it among its clients. It comes first, and waits for the volume.
+    has_volume: bool,
     /// Asks the session to finish; `None` once asked.
     finish: Option<oneshot::Sender<()>>,
 }
@@ -41,6 +42,27 @@ struct Visitor {
 struct Enrolled {
     service: Service,
     client: ClientId,
+}
+
+/// A client of another host, as [`super::follow`] sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Visit {
+    pub(super) client: ClientId,
+    /// The home node of the client's host.
+    pub(super) host: NodeId,
+    /// The moment when it came.
+    pub(super) since: Moment,
+    /// Whether it has come through to the volume.
+    pub(super) has_volume: bool,
+}
+
+impl Enrolled {
+    fn has_volume(&self) {
+        let mut all = self.service.inner.visitors.all.lock();
+        if let Some(visitor) = all.get_mut(&self.client) {
+            visitor.has_volume = true;
+        }
+    }
 }
 
 impl Drop for Enrolled {
@@ -52,12 +74,17 @@ impl Drop for Enrolled {
 }
 
 impl Visitors {
-    /// The clients by their volumes, each with its host's home node and the time since it came.
-    pub(super) fn of_volumes(&self, now: Moment) -> BTreeMap<String, Vec<(NodeId, Duration)>> {
+    /// The clients by their volumes.
+    pub(super) fn of_volumes(&self) -> BTreeMap<String, Vec<Visit>> {
         let mut volumes = BTreeMap::<_, Vec<_>>::new();
-        for Visitor { row, .. } in self.all.lock().values() {
-            let visitors = volumes.entry(row.volume.clone()).or_default();
-            visitors.extend(row.host.map(|host| (host, now.since(row.since))));
+        for (client, Visitor { row, has_volume, .. }) in &*self.all.lock() {
+            let visits = volumes.entry(row.volume.clone()).or_default();
+            visits.extend(row.host.map(|host| Visit {
+                client: *client,
+                host,
+                since: row.since,
+                has_volume: *has_volume,
+            }));
         }
         volumes
     }
@@ -93,7 +120,8 @@ async fn enroll(
                     let (finish, finished) = oneshot::channel();
                     let (volume, since) = (request.volume.clone(), env.now());
                     let row = Row { volume, host: Some(from), waits: None, since };
-                    all.insert(request.client, Visitor { row, finish: Some(finish) });
+                    let visitor = Visitor { row, has_volume: false, finish: Some(finish) };
+                    all.insert(request.client, visitor);
                     let client = request.client;
                     return (Enrolled { service: service.clone(), client }, finished);
                 }
@@ -134,6 +162,7 @@ pub(super) async fn open(
         }
         Err(ExportError { kind, message }) => return Err(refusal(kind, message)),
     };
+    enrolled.has_volume();
     let membership = node.membership();
     let address = membership.map(|membership| membership.member.contact().address);
     let entered = address.and_then(|address| service.sessions().enter(&env, &address));

@@ -8,7 +8,8 @@
 use crate::assemble::Node;
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::key;
-use rekindle_staging::{Vault, VaultState};
+use rekindle_staging::{Error as StagingError, Vault, VaultState};
+use rekindle_volume::Error;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -35,7 +36,16 @@ pub async fn recover(node: Weak<Node>) {
         }
     }
     loop {
-        parking.notified().await;
+        let has_pinned = |node: Arc<Node>| !node.pinned.now().is_empty();
+        if node.upgrade().is_some_and(has_pinned) {
+            if env.timeout(AGAIN, parking.notified()).await.is_err() {
+                let Some(node) = node.upgrade() else { return };
+                look_at_pinned(&node).await;
+                continue;
+            }
+        } else {
+            parking.notified().await;
+        }
         // Clients come first.
         env.sleep(AGAIN).await;
         let Some(node) = node.upgrade() else { return };
@@ -56,6 +66,14 @@ async fn look(node: &Arc<Node>) -> (usize, bool) {
         Err(error) => tracing::warn!(%error, "not all volumes with unfinished changes are known"),
     }
     (see_to(node, volumes).await, all_are_known)
+}
+
+/// Drops the pinned volumes that a user has given up: the log needs nothing of them any more.
+async fn look_at_pinned(node: &Node) {
+    match node.log.unfinished_volumes().await {
+        Ok(unfinished) => node.pinned.keep(|volume| unfinished.iter().any(|(id, _)| *id == volume)),
+        Err(error) => tracing::warn!(%error, "it is not known which volumes keep room of the log"),
+    }
 }
 
 /// Recovers some volumes. Returns the number of those that failed for now.
@@ -94,6 +112,9 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
         Ok(_) => true,
         Err(error) => {
             tracing::warn!(volume = vault.name, %error, "a volume with unfinished changes cannot be attached");
+            if matches!(error, Error::Staging(StagingError::NotCopied(_))) {
+                node.pinned.note(volume, &vault.name, error.to_string());
+            }
             !error.kind().is_retryable()
         }
     }

@@ -159,6 +159,11 @@ impl Run {
         let by = format!("{}.{}", super::NAMES[host], served.incarnation);
         let mut device: Option<Export> = None;
         while !self.stage.is_ending() && served.ended().is_none() {
+            if !self.has_work(at, host) {
+                device = None;
+                env.sleep(PAUSE * 2).await;
+                continue;
+            }
             if device.is_none() {
                 device = match self.forwards {
                     true => self.attach_anywhere(&served, volume).await?,
@@ -188,6 +193,14 @@ impl Run {
             env.sleep(Duration::from_millis(dice.below(idle))).await;
         }
         Ok(())
+    }
+
+    /// Whether the clients of a host use a volume just now. Where volumes follow their clients, the
+    /// work goes from host to host, else every client would hold its volume back.
+    fn has_work(&self, at: usize, host: usize) -> bool {
+        let is_shared = !self.forwards || self.setups[host].follow.is_none();
+        let shift = self.now().as_millis() / super::SHIFT.as_millis();
+        is_shared || (shift as usize + at) % HOSTS == host
     }
 
     /// Moves volumes of this host to others, and those of its guests to itself, too.
@@ -248,6 +261,7 @@ impl Run {
     /// Whether a move may fail with an error of this kind.
     fn may_not_move(&self, kind: &str, why: &str) -> Result<(), String> {
         match kind {
+            "refused" if why.contains("lost machine") => Ok(()),
             "io" if self.disks_fail.load(Ordering::Relaxed) => Ok(()),
             "fenced" | "not-found" | "conflict" | "invalid" | "unavailable" | "full" => Ok(()),
             _ => Err(format!("a move is refused ({kind}): {why}")),

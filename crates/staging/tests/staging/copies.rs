@@ -2,7 +2,7 @@
 
 use crate::bed::{Node, Setup, done, read, until};
 use parking_lot::Mutex;
-use rekindle_base::{Incarnation, SegmentId};
+use rekindle_base::{Incarnation, Kind, SegmentId};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
@@ -240,6 +240,7 @@ fn a_node_made_of_copies_serves_the_volumes_that_asked_for_copies() {
                         !is_served && refused.to_string().contains("lost machine"),
                         "{refused}"
                     );
+                    assert_eq!(refused.kind(), Kind::Refused, "waiting alone does not help");
                 }
             }
         }

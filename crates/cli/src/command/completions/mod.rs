@@ -1,4 +1,5 @@
-//! `rekindle completions`: what a shell should offer at the Tab key, names of volumes too.
+//! `rekindle completions`: what a shell should offer at the Tab key, names of volumes and of nodes
+//! too.
 
 use super::client;
 use crate::arguments::{Cli, Common, Completions, VolumeNames};
@@ -9,6 +10,8 @@ use clap_complete::Shell;
 const ARGUMENT: &str = "name";
 /// Begin of the help of an argument that must be a new name.
 const NEW: &str = ":name -- Its name";
+/// Begin of the help of an argument that is a node.
+const NODE: &str = ":to -- The node";
 /// clap's way to have bash offer files: names with blanks fall apart, and nothing in them is
 /// quoted. The shell's own way is right.
 const FILES: &str = "COMPREPLY=($(compgen -f \"${cur}\"))";
@@ -25,7 +28,11 @@ pub fn run(completions: &Completions) {
 /// middle of a line.
 pub fn names(common: &Common, asked: &VolumeNames) {
     let Ok(client) = client(common) else { return };
-    let names = if asked.trash { super::kept::names(&client) } else { client.volume_names() };
+    let names = match (asked.nodes, asked.trash) {
+        (true, _) => super::cluster::names(&client),
+        (_, true) => super::kept::names(&client),
+        (false, false) => client.volume_names(),
+    };
     for name in names {
         rekindle_terminal::output::line(&name);
     }
@@ -90,7 +97,9 @@ fn with_names(script: &str, shell: Shell) -> String {
             let line = |line: &str| {
                 let from =
                     |trash: bool| if trash { ":_rekindle_trash" } else { ":_rekindle_names" };
-                if line.contains(":name -- ") && !line.contains(NEW) {
+                if line.contains(NODE) {
+                    line.replace(":_default", ":_rekindle_nodes")
+                } else if line.contains(":name -- ") && !line.contains(NEW) {
                     line.replace(":_default", from(line.contains("trash")))
                 } else {
                     line.to_owned()

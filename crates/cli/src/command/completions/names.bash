@@ -38,6 +38,7 @@ _rekindle_with_names() {
     [[ ${COMP_WORDS[COMP_CWORD]} == -* || ${COMP_WORDS[COMP_CWORD - 1]} == --dir ]] && return
     local IFS=' '
     case " ${COMP_WORDS[*]:0:COMP_CWORD} " in
+        *' volume move '[!-]*' ') _rekindle_offer --nodes ;;
         TRASH) _rekindle_offer --trash ;;
         VOLUMES) _rekindle_offer ;;
     esac

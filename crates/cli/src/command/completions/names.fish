@@ -14,4 +14,5 @@ function __rekindle_names
     rekindle volume-names $argv $dir 2>/dev/null
 end
 complete -c rekindle -n '__fish_seen_subcommand_from VOLUMES' -f -a '(__rekindle_names)'
+complete -c rekindle -n '__fish_seen_subcommand_from move; and string match -qr " move +[^- ]+ " -- (commandline -pc)' -f -a '(__rekindle_names --nodes)'
 complete -c rekindle -n '__fish_seen_subcommand_from TRASH' -f -a '(__rekindle_names --trash)'

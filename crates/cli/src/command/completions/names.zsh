@@ -12,3 +12,4 @@ _rekindle_names() {
     compadd -a -- names
 }
 _rekindle_trash() { _rekindle_names --trash }
+_rekindle_nodes() { _rekindle_names --nodes }

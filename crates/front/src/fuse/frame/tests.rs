@@ -1,3 +1,5 @@
+//! Frames survive, however they arrive; bad ones are refused.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Requests as a kernel sends them, and as it never does.
+
 use super::*;
 
 fn request(opcode: u32, body: &[u8]) -> Vec<u8> {

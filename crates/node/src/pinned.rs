@@ -1,0 +1,43 @@
+//! Volumes that keep room of the log: a start has found changes of them, and they cannot come into
+//! service before a user does something. The log cannot free the segments that have these changes.
+
+use parking_lot::Mutex;
+use rekindle_base::VolumeId;
+use std::collections::BTreeMap;
+
+/// Such volumes of a node: the name of each, and the reason.
+#[derive(Default)]
+pub(crate) struct Pinned(Mutex<BTreeMap<VolumeId, (String, String)>>);
+
+impl Pinned {
+    /// Notes that a volume cannot come into service, and why.
+    pub(crate) fn note(&self, volume: VolumeId, name: &str, reason: String) {
+        self.0.lock().insert(volume, (name.to_owned(), reason));
+    }
+
+    /// Keeps those volumes that the log still has changes of.
+    pub(crate) fn keep(&self, is_in_log: impl Fn(VolumeId) -> bool) {
+        self.0.lock().retain(|volume, _| is_in_log(*volume));
+    }
+
+    /// The names of the volumes, each with the reason.
+    pub(crate) fn now(&self) -> Vec<(String, String)> {
+        self.0.lock().values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_is_named_until_the_log_has_nothing_of_it() {
+        let (pinned, one, two) = (Pinned::default(), VolumeId([1; 16]), VolumeId([2; 16]));
+        pinned.note(one, "a", "its machine is lost".to_owned());
+        pinned.note(two, "b", "the same".to_owned());
+        pinned.keep(|_| true);
+        assert_eq!(pinned.now().len(), 2);
+        pinned.keep(|volume| volume == two);
+        assert_eq!(pinned.now(), [("b".to_owned(), "the same".to_owned())]);
+    }
+}
