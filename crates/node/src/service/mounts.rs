@@ -22,8 +22,11 @@ impl Service {
                 let guest = guest.ok_or_else(|| Error::Elsewhere(name.clone(), owner))?;
                 let began = guest.env.now();
                 let files = Files::attach(&guest.volumes, &name).await;
-                if files.is_ok() {
-                    self.inner.recoveries.attached(owner, &name, began, guest.env.now());
+                if let Ok(files) = &files {
+                    let volume = files.handle().vault().id;
+                    let found = guest.staging.find(volume).map_or(0, |staged| staged.owed_bytes());
+                    let times = (began, guest.env.now());
+                    self.inner.recoveries.attached(owner, (&name, found), times);
                 }
                 (guest, files)
             }
