@@ -128,6 +128,7 @@ fn a_mounted_volume_is_a_file_system_like_any_other() -> Result<()> {
     let mut byte = [1; 3];
     assert_eq!(sparse.read_at(&mut byte, (10 << 20) - 1)?, 3);
     assert_eq!(&byte, b"\0en");
+    drop(sparse);
     for number in 0..3000 {
         File::create(root.join(format!("d/{number}")))?;
     }
