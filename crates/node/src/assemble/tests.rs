@@ -305,7 +305,7 @@ fn a_volume_of_another_kind_is_no_export() {
         assert_eq!((&disk["kind"], &disk["block_size"]), (&json!("block"), &json!(4096)));
         let unknown = create(json!({"name": "m", "kind": "map", "size": "1M"})).await;
         let told = unknown.expect_err("no such kind").message;
-        assert_eq!(told, "'map' is not a kind of volume: use 'block'");
+        assert_eq!(told, "'map' is not a kind of volume: use 'block' or 'file'");
         let misspelt = create(json!({"name": "m", "size": "1M", "polcy": "back"})).await;
         assert!(misspelt.expect_err("no such setting").message.contains("`polcy`"));
 
