@@ -142,6 +142,7 @@ fn thousands_of_names_are_listed_once_each_also_while_others_come_and_go() {
         }
         files.handle().staged().drain().await.unwrap();
         assert_eq!(files.attr(dir).await.unwrap().size, 0);
+        assert!(files.list(dir, 0, 10).await.unwrap().is_empty());
         files.remove_dir(CALLER, ROOT, b"dir").await.unwrap();
         assert_eq!(files.space().await.unwrap().inodes, 1);
     });
