@@ -28,6 +28,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("busybox", "busybox-static"),
     ("cpio", "cpio"),
     ("depmod", "kmod"),
+    ("sqlite3", "sqlite3"),
     ("ip", "iproute2"),
     ("nft", "nftables"),
     ("faketime", "faketime"),
