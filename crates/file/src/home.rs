@@ -30,7 +30,7 @@ pub struct Home {
     pub(crate) names: Names,
     pub(crate) state: Mutex<State>,
     /// The turn to change the volume: held until the log has the change.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
     /// Told when the change whose turn it is has entered the log.
     pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
     /// Whether a change waits for the next flush by age.
@@ -58,7 +58,7 @@ impl Home {
             content: content.clone(),
             names: Names::new(content),
             state: Mutex::new(state),
-            turn: tokio::sync::Mutex::default(),
+            turn: Arc::default(),
             entered: Mutex::default(),
             is_flush_due: AtomicBool::new(false),
             is_tended: AtomicBool::new(false),

@@ -1,6 +1,6 @@
 //! The bytes of files.
 
-use super::{Done, Files, Rest};
+use super::{Done, Files, Rest, Turn};
 use crate::files::attributes::resize;
 use crate::files::draft::Draft;
 use crate::format::inode::Inode;
@@ -93,7 +93,7 @@ impl Files {
         let look = Look::new(&self.home.content);
         let (_hold, now) = (self.home.content.hold(), self.now());
         loop {
-            let turn = self.home.turn.lock().await;
+            let turn = self.home.turn.clone().lock_owned().await;
             let room = self.size();
             let planned = self.look_once(&look, |view| {
                 let mut inode = regular(view, ino)?;
@@ -109,8 +109,7 @@ impl Files {
             });
             match planned {
                 Ok((inode, more)) => {
-                    let rest = self.append_bytes((ino, inode), more, offset, data).await?;
-                    drop(turn);
+                    let rest = self.append_bytes(turn, (ino, inode, more), offset, data).await?;
                     return self.keep_pace(rest).await;
                 }
                 Err(stop) => {
@@ -123,8 +122,8 @@ impl Files {
 
     async fn append_bytes(
         &self,
-        (ino, inode): (Ino, Inode),
-        more: i64,
+        turn: Turn,
+        (ino, inode, more): (Ino, Inode, i64),
         offset: u64,
         data: &[u8],
     ) -> Done<Rest> {
@@ -139,7 +138,7 @@ impl Files {
         }
         let records: Vec<_> =
             pieces.iter().map(|bytes| NewRecord { kind: record::WRITE, bytes }).collect();
-        self.append(&records).await
+        self.append(turn, &records).await
     }
 
     /// Changes what a range of a file is.

@@ -26,7 +26,6 @@ use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{NewRecord, Staged, Written};
 use rekindle_volume::{Handle, Volumes};
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::oneshot;
@@ -40,6 +39,9 @@ pub struct Files {
 }
 
 type Done<T> = Result<T, Error>;
+
+/// The turn to change a volume.
+type Turn = tokio::sync::OwnedMutexGuard<()>;
 
 /// What is left of the wait for a change that the log has taken.
 type Rest = Option<BoxFuture<'static, Result<(), rekindle_staging::Error>>>;
@@ -177,7 +179,7 @@ impl Files {
         let look = Look::new(&self.home.content);
         let now = self.now();
         loop {
-            let turn = self.home.turn.lock().await;
+            let turn = self.home.turn.clone().lock_owned().await;
             let planned = self.look_once(&look, |view| {
                 let mut draft = Draft::new(view, now);
                 let outcome = plan(&mut draft)?;
@@ -185,8 +187,7 @@ impl Files {
             });
             match planned {
                 Ok((outcome, effects)) => {
-                    let rest = self.enter(&effects).await?;
-                    drop(turn);
+                    let rest = self.enter(turn, &effects).await?;
                     self.keep_pace(rest).await?;
                     return Ok(outcome);
                 }
@@ -198,16 +199,17 @@ impl Files {
         }
     }
 
-    async fn enter(&self, effects: &[Effect]) -> Done<Rest> {
+    async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
         if effects.is_empty() {
             return Ok(None);
         }
         let bytes = record::encode(effects);
-        self.append(&[NewRecord { kind: record::EFFECTS, bytes: &bytes }]).await
+        self.append(turn, &[NewRecord { kind: record::EFFECTS, bytes: &bytes }]).await
     }
 
-    /// Appends records as a group, and waits until the log has taken them. The caller has the turn.
-    async fn append(&self, records: &[NewRecord<'_>]) -> Done<Rest> {
+    /// Appends records as a group, and waits until the log has taken them: so long they have the
+    /// turn, also when the caller goes away.
+    async fn append(&self, turn: Turn, records: &[NewRecord<'_>]) -> Done<Rest> {
         let (told, entered) = oneshot::channel();
         *self.home.entered.lock() = Some(told);
         match self.staged().append_records(records, false) {
@@ -217,13 +219,18 @@ impl Files {
                 Ok(None)
             }
             // It waits for room, or it must not be hurried.
-            Written::Pending(wait) => match select(wait, pin!(entered)).await {
-                Either::Left((written, _)) => Ok(written.map(|()| None)?),
-                Either::Right((_, rest)) => {
-                    self.flush_later();
-                    Ok(Some(rest))
-                }
-            },
+            Written::Pending(wait) => {
+                let taking = async move {
+                    let _turn = turn;
+                    match select(wait, entered).await {
+                        Either::Left((written, _)) => written.map(|()| None),
+                        Either::Right((_, rest)) => Ok(Some(rest)),
+                    }
+                };
+                let rest = self.env.run("file-turn", taking).await?;
+                self.flush_later();
+                Ok(rest)
+            }
         }
     }
 
