@@ -63,7 +63,13 @@ fn each_volume_has_metrics_until_it_is_removed() {
     let image = daemon.folder.path().join("image");
     std::fs::write(&image, vec![7; 1 << 20]).expect("a file");
     daemon.ask(&["volume", "import", &image.display().to_string(), "vm1"]);
-    let metrics = page(&daemon, "/metrics");
+    // The last requests may be counted a moment after their replies.
+    let mut metrics = String::new();
+    crate::wait_until("the import in the metrics", || {
+        metrics = page(&daemon, "/metrics");
+        metrics.contains("rekindle_volume_written_bytes_total{volume=\"vm1\"} 1048576")
+            && metrics.contains("rekindle_volume_requests_total{volume=\"vm1\",command=\"flush\"}")
+    });
     for line in [
         "# TYPE rekindle_volume_request_seconds histogram",
         "rekindle_volume_written_bytes_total{volume=\"vm1\"} 1048576",
