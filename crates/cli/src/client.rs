@@ -10,6 +10,7 @@ use hyper_util::rt::TokioIo;
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_env::real::folder::Folder;
+use rekindle_front::conn::Pipe;
 use rekindle_front::uri::escape;
 use rekindle_supervise::endpoints;
 use rekindle_supervise::signals::StopSignals;
@@ -20,12 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-
-/// A connection to a daemon.
-trait Pipe: AsyncRead + AsyncWrite + Unpin + Send {}
-impl<P: AsyncRead + AsyncWrite + Unpin + Send> Pipe for P {}
 
 /// A daemon, by its folder.
 pub struct Client {
@@ -245,7 +241,7 @@ impl Client {
 
     async fn send(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        stream: impl Pipe + 'static,
         request: Request<Full<Bytes>>,
     ) -> Outcome<(StatusCode, Bytes)> {
         let (mut sender, connection) =

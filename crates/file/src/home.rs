@@ -3,6 +3,7 @@
 use crate::format::inode::Inode;
 use crate::format::page::Row;
 use crate::format::record::{WRITE, WRITE_HEAD_BYTES};
+use crate::format::rows::{Named, Xattr};
 use crate::limits;
 use crate::look::unreadable;
 use crate::names::Names;
@@ -18,8 +19,8 @@ use rekindle_block::{Extents, Layout};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Error as StagingError, Fold, RangeHome, Record, RecordHome, Source, Vault};
-use std::collections::HashMap;
+use rekindle_staging::{Error as StagingError, Fold, RangeHome, Record, RecordHome, Vault};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::oneshot;
@@ -228,14 +229,8 @@ impl Home {
             FileType::Directory => self.write_names(batch, &content, &dirty).await?,
             _ => None,
         };
-        let changes = dirty.xattrs.iter().map(|(position, (_, xattr))| {
-            let row = |xattr: &crate::format::rows::Xattr| Row {
-                bytes: xattr.encode(),
-                children: Vec::new(),
-            };
-            (*position, xattr.as_ref().map(row))
-        });
-        let xattrs = self.write_table(batch, &xattrs, changes.collect()).await?;
+        let changes = changes_of(&dirty.xattrs, Xattr::encode);
+        let xattrs = self.write_table(batch, &xattrs, changes).await?;
         Ok(Some(Stored { inode, content, xattrs }))
     }
 
@@ -245,14 +240,7 @@ impl Home {
         root: &Root,
         dirty: &Dirty,
     ) -> Result<Root, Error> {
-        let changes = dirty.names.iter().map(|(position, (_, named))| {
-            let row = |named: &crate::format::rows::Named| Row {
-                bytes: named.encode(),
-                children: Vec::new(),
-            };
-            (*position, named.as_ref().map(row))
-        });
-        self.write_table(batch, root, changes.collect()).await
+        self.write_table(batch, root, changes_of(&dirty.names, Named::encode)).await
     }
 
     async fn write_table(
@@ -287,16 +275,7 @@ impl Home {
                 root = None;
                 continue;
             }
-            let source = match part.source {
-                Source::Log(place, first) => {
-                    Source::Log(place, first + u32::try_from(part.at).unwrap_or(u32::MAX))
-                }
-                Source::Memory(bytes) => {
-                    Source::Memory(bytes.slice(usize::try_from(part.at).unwrap_or(usize::MAX)..))
-                }
-                source => source,
-            };
-            folds.push(Fold { position: part.range.start, span, source });
+            folds.push(Fold { position: part.range.start, span, source: part.source });
         }
         match folds.is_empty() {
             true => Ok(root),
@@ -306,4 +285,13 @@ impl Home {
             }
         }
     }
+}
+
+/// The changes of a table whose rows have no children.
+fn changes_of<T>(
+    newest: &BTreeMap<u64, (Serial, Option<T>)>,
+    encode: impl Fn(&T) -> Vec<u8>,
+) -> Changes {
+    let row = |value: &T| Row { bytes: encode(value), children: Vec::new() };
+    newest.iter().map(|(position, (_, value))| (*position, value.as_ref().map(row))).collect()
 }

@@ -26,5 +26,5 @@ pub const CLIENTS_MAX: usize = 256;
 pub const REQUESTS_MAX: usize = 4096;
 /// Names with the same 55 bits of their hash that a directory takes.
 pub const COLLISIONS_MAX: u64 = 256;
-/// Most symbolic depth of directories that a rename looks at: the way to the root is no longer.
+/// Deepest directory into which a rename moves another one: it looks at the way to the root.
 pub const DEPTH_MAX: usize = 100_000;

@@ -6,6 +6,8 @@ use crate::limits::COLLISIONS_MAX;
 use rekindle_content::Content;
 use std::ops::Range;
 
+const _: () = assert!(COLLISIONS_MAX == 1 << 8, "a position has 8 bits for them");
+
 /// The bits of a hash that count. In tests few do, so that names meet.
 const HASH_MASK: u64 = if cfg!(test) { 0xff } else { u64::MAX };
 

@@ -21,9 +21,8 @@ struct Piece {
 /// A part of a piece.
 pub(crate) struct Part {
     pub(crate) range: Range<u64>,
+    /// Its bytes, from the part's first one on.
     pub(crate) source: Source,
-    /// The byte of the source with which the part begins.
-    pub(crate) at: u64,
 }
 
 impl Part {
@@ -67,7 +66,7 @@ impl Ranges {
         self.0.range(first..end.max(first)).filter_map(move |(start, piece)| {
             let part = begin.max(*start)..end.min(piece.end);
             let at = piece.at + (part.start.saturating_sub(*start));
-            (!part.is_empty()).then(|| Part { range: part, source: piece.source.clone(), at })
+            (!part.is_empty()).then(|| Part { range: part, source: piece.source.behind(at) })
         })
     }
 
@@ -109,7 +108,7 @@ mod tests {
                 prop_assert!(!part.range.is_empty());
                 for at in part.range.clone() {
                     let mut byte = [0];
-                    let within = part.at + (at - part.range.start);
+                    let within = at - part.range.start;
                     let is_read = part.source.read_now(within, &mut byte).unwrap();
                     prop_assert!(is_read);
                     found[at as usize] = Some(byte[0]);

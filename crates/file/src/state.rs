@@ -4,7 +4,6 @@ use crate::format::Bad;
 use crate::format::inode::Inode;
 use crate::format::page::Row;
 use crate::format::rows::{Named, Totals, Xattr};
-use crate::limits;
 use crate::look::{Look, Stop};
 use crate::overlay::{Dirty, Overlay};
 use crate::table;
@@ -13,6 +12,7 @@ use rekindle_base::Serial;
 use rekindle_content::Pointer;
 use rekindle_content::tree::Root;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// Flags of an inode's row: which children it has.
 pub(crate) const HAS_CONTENT: u8 = 1;
@@ -171,24 +171,12 @@ impl View<'_> {
 
     /// Looks a name up. Also returns the position that it has, or that a new one would have.
     pub(crate) fn name(&self, dir: Ino, name: &[u8]) -> Result<(u64, Option<Named>), Stop> {
-        let places = self.names.places(name);
-        let (mut free, mut found) = (places.start, None);
-        self.names_from(dir, places.start, |position, named| {
-            if position >= places.end {
-                return false;
-            }
-            if named.name == name {
-                found = Some((position, named));
-                return false;
-            }
-            free += u64::from(position == free);
-            true
+        let mut search = Search::new(self.names.places(name));
+        self.names_from(dir, search.places.start, |position, named| {
+            let is_it = named.name == name;
+            search.goes_on(position, named, is_it)
         })?;
-        match found {
-            Some((position, named)) => Ok((position, Some(named))),
-            None if free >= places.end => Err(Errno::NOSPC.into()),
-            None => Ok((free, None)),
-        }
+        search.end()
     }
 
     /// Calls `each` for the extended attributes of an inode.
@@ -205,25 +193,46 @@ impl View<'_> {
 
     /// Looks an extended attribute up, as [`View::name`] does.
     pub(crate) fn xattr(&self, ino: Ino, name: &[u8]) -> Result<(u64, Option<Xattr>), Stop> {
-        let places = self.names.places(name);
-        let (mut free, mut found) = (places.start, None);
-        self.xattrs(ino, places.start, |position, xattr| {
-            if position >= places.end {
-                return false;
-            }
-            if xattr.name == name {
-                found = Some((position, xattr));
-                return false;
-            }
-            free += u64::from(position == free);
-            true
+        let mut search = Search::new(self.names.places(name));
+        self.xattrs(ino, search.places.start, |position, xattr| {
+            let is_it = xattr.name == name;
+            search.goes_on(position, xattr, is_it)
         })?;
-        match found {
-            Some((position, xattr)) => Ok((position, Some(xattr))),
-            None if free >= places.end => Err(Errno::NOSPC.into()),
-            None => Ok((free, None)),
-        }
+        search.end()
     }
 }
 
-const _: () = assert!(limits::COLLISIONS_MAX == 256);
+/// A search for a name among those with the same hash.
+struct Search<T> {
+    places: Range<u64>,
+    /// The first place that no name has.
+    free: u64,
+    found: Option<(u64, T)>,
+}
+
+impl<T> Search<T> {
+    fn new(places: Range<u64>) -> Self {
+        Self { free: places.start, places, found: None }
+    }
+
+    /// Looks at the next row; `false`: no further one is wanted.
+    fn goes_on(&mut self, position: u64, row: T, is_it: bool) -> bool {
+        if position >= self.places.end {
+            return false;
+        }
+        if is_it {
+            self.found = Some((position, row));
+            return false;
+        }
+        self.free += u64::from(position == self.free);
+        true
+    }
+
+    fn end(self) -> Result<(u64, Option<T>), Stop> {
+        match self.found {
+            Some((position, row)) => Ok((position, Some(row))),
+            None if self.free >= self.places.end => Err(Errno::NOSPC.into()),
+            None => Ok((self.free, None)),
+        }
+    }
+}

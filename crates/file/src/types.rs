@@ -1,6 +1,7 @@
 //! What a caller of a file system gives and gets: attributes, names, space, errors.
 
 use bytes::Bytes;
+use rekindle_env::Timestamp;
 pub use rustix::io::Errno;
 
 /// The number of an inode: never used again for another one.
@@ -41,6 +42,15 @@ pub struct Time {
     pub seconds: i64,
     /// Nanoseconds, less than 1,000,000,000.
     pub nanoseconds: u32,
+}
+
+impl From<Timestamp> for Time {
+    fn from(Timestamp(micros): Timestamp) -> Self {
+        Self {
+            seconds: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
+            nanoseconds: u32::try_from(micros % 1_000_000).unwrap_or(0) * 1000,
+        }
+    }
 }
 
 /// The attributes of an inode.

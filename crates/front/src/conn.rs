@@ -41,7 +41,7 @@ const DESCRIPTORS_OF_THREAD: u64 = 5;
 /// Bytes that a closed connection counts for when memory is given back to the machine.
 const CONNECTION_BYTES: usize = 256 << 10;
 
-/// A connection that has left HTTP.
+/// A connection, whatever it is made of.
 pub trait Pipe: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<P: AsyncRead + AsyncWrite + Send + Unpin> Pipe for P {}

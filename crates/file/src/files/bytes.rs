@@ -6,14 +6,14 @@ use crate::files::draft::Draft;
 use crate::format::inode::Inode;
 use crate::format::record::{self, WRITE_HEAD_BYTES, WriteHead};
 use crate::limits;
-use crate::look::{Look, Stop};
+use crate::look::Stop;
 use crate::ranges::Part;
 use crate::state::View;
 use crate::types::{Allocate, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_content::tree::Root;
-use rekindle_staging::{NewRecord, RangeHome, Source};
+use rekindle_staging::{NewRecord, RangeHome};
 use std::ops::Range;
 
 /// Most bytes of a write that one record carries; a longer write is a group of records.
@@ -67,12 +67,11 @@ impl Files {
             }
         }
         drop(hold);
-        for Part { range, source, at } in parts {
+        for Part { range, source } in parts {
             let within = |byte: u64| usize::try_from(byte - offset).unwrap_or(usize::MAX);
             let out = &mut out[within(range.start)..within(range.end)];
-            let at = if matches!(source, Source::Zero) { 0 } else { at };
-            if !source.read_now(at, out)? {
-                source.read(at, out).await?;
+            if !source.read_now(0, out)? {
+                source.read(0, out).await?;
             }
         }
         self.staged().check_read()?;
@@ -90,34 +89,22 @@ impl Files {
         if data.is_empty() {
             return Ok(());
         }
-        let look = Look::new(&self.home.content);
-        let (_hold, now) = (self.home.content.hold(), self.now());
-        loop {
-            let turn = self.home.turn.clone().lock_owned().await;
-            let room = self.size();
-            let planned = self.look_once(&look, |view| {
-                let mut inode = regular(view, ino)?;
-                let allocated = allocated_after(&inode, offset, end);
-                let more = allocated.cast_signed() - inode.allocated.cast_signed();
-                if more > 0 && view.totals().bytes.saturating_add_signed(more) > room {
-                    return Err(Errno::NOSPC.into());
-                }
-                inode.size = inode.size.max(end);
-                inode.allocated = allocated;
-                (inode.modified, inode.changed) = (now, now);
-                Ok((inode, more))
-            });
-            match planned {
-                Ok((inode, more)) => {
-                    let rest = self.append_bytes(turn, (ino, inode, more), offset, data).await?;
-                    return self.keep_pace(rest).await;
-                }
-                Err(stop) => {
-                    drop(turn);
-                    self.overcome(&look, stop).await?;
-                }
+        let (now, room) = (self.now(), self.size());
+        let plan = |view: &View<'_>| {
+            let mut inode = regular(view, ino)?;
+            let allocated = allocated_after(&inode, offset, end);
+            let more = allocated.cast_signed() - inode.allocated.cast_signed();
+            if more > 0 && view.totals().bytes.saturating_add_signed(more) > room {
+                return Err(Errno::NOSPC.into());
             }
-        }
+            inode.size = inode.size.max(end);
+            inode.allocated = allocated;
+            (inode.modified, inode.changed) = (now, now);
+            Ok((ino, inode, more))
+        };
+        let (turn, change) = self.in_turn(plan).await?;
+        let rest = self.append_bytes(turn, change, offset, data).await?;
+        self.keep_pace(rest).await
     }
 
     async fn append_bytes(

@@ -175,22 +175,27 @@ impl Files {
         caller: Caller,
         plan: impl Fn(&mut Draft<'_, '_>) -> Result<T, Stop>,
     ) -> Done<T> {
+        let now = self.now();
+        let draft = |view: &View<'_>| {
+            let mut draft = Draft::new(view, now);
+            let outcome = plan(&mut draft)?;
+            Ok((outcome, draft.effects(self.size(), caller.origin)?))
+        };
+        let (turn, (outcome, effects)) = self.in_turn(draft).await?;
+        let rest = self.enter(turn, &effects).await?;
+        self.keep_pace(rest).await?;
+        Ok(outcome)
+    }
+
+    /// Looks at the state until everything that `plan` needs is in RAM, and returns with the turn
+    /// in which the plan was made.
+    async fn in_turn<T>(&self, plan: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<(Turn, T)> {
         let _hold = self.home.content.hold();
         let look = Look::new(&self.home.content);
-        let now = self.now();
         loop {
             let turn = self.home.turn.clone().lock_owned().await;
-            let planned = self.look_once(&look, |view| {
-                let mut draft = Draft::new(view, now);
-                let outcome = plan(&mut draft)?;
-                Ok((outcome, draft.effects(self.size(), caller.origin)?))
-            });
-            match planned {
-                Ok((outcome, effects)) => {
-                    let rest = self.enter(turn, &effects).await?;
-                    self.keep_pace(rest).await?;
-                    return Ok(outcome);
-                }
+            match self.look_once(&look, &plan) {
+                Ok(planned) => return Ok((turn, planned)),
                 Err(stop) => {
                     drop(turn);
                     self.overcome(&look, stop).await?;
@@ -260,11 +265,7 @@ impl Files {
     }
 
     fn now(&self) -> Time {
-        let micros = self.env.wall_clock().0;
-        Time {
-            seconds: i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX),
-            nanoseconds: u32::try_from(micros % 1_000_000).unwrap_or(0) * 1000,
-        }
+        self.env.wall_clock().into()
     }
 
     /// Returns the attributes of an inode.

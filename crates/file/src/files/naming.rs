@@ -13,7 +13,7 @@ use crate::types::{
 };
 use bytes::Bytes;
 
-/// Blocks of a page: bytes that a directory or a symlink is said to take.
+/// The bit of a directory's mode by which what is made in it gets its group.
 const SET_GROUP_ID: u16 = 0o2000;
 
 /// Refuses what is no name of a file.

@@ -69,11 +69,10 @@ impl Files {
         if self.home.is_tended.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (home, staged) = (Arc::downgrade(&self.home), Arc::downgrade(self.staged()));
-        let (env, handle) = (self.env.clone(), self.handle.downgrade());
+        let (home, handle) = (Arc::downgrade(&self.home), self.handle.downgrade());
+        let env = self.env.clone();
         self.env.spawn("file-orphans", async move {
             env.sleep(limits::ORPHAN_GRACE).await;
-            drop(staged);
             let (Some(home), Some(handle)) = (home.upgrade(), handle.upgrade()) else { return };
             let files = Files { handle, home, env };
             loop {

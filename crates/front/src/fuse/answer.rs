@@ -333,7 +333,7 @@ fn within(offset: u64, length: u64) -> Result<(), Errno> {
 fn set_attr(asked: &SetAttrIn, now: Timestamp) -> Result<SetAttr, Errno> {
     let asks = |bit| asked.valid & bit != 0;
     let time = |bit, now_bit, seconds, nanoseconds| match (asks(now_bit), asks(bit)) {
-        (true, _) => Ok(Some(moment(now))),
+        (true, _) => Ok(Some(now.into())),
         (false, true) if nanoseconds < 1_000_000_000 => Ok(Some(Time { seconds, nanoseconds })),
         (false, true) => Err(Errno::INVAL),
         (false, false) => Ok(None),
@@ -349,9 +349,4 @@ fn set_attr(asked: &SetAttrIn, now: Timestamp) -> Result<SetAttr, Errno> {
         modified: time(valid::MTIME, valid::MTIME_NOW, asked.mtime, asked.mtime_nanoseconds)?,
         changed: time(valid::CTIME, 0, asked.ctime, asked.ctime_nanoseconds)?,
     })
-}
-
-fn moment(now: Timestamp) -> Time {
-    let seconds = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
-    Time { seconds, nanoseconds: (now.0 % 1_000_000) as u32 * 1000 }
 }

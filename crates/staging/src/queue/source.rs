@@ -26,6 +26,21 @@ impl Source {
         }
     }
 
+    /// The same bytes without the first ones.
+    #[must_use]
+    pub fn behind(&self, bytes: u64) -> Self {
+        let further = |first: u32| u32::try_from(u64::from(first) + bytes).unwrap_or(u32::MAX);
+        match self {
+            Source::Zero => Source::Zero,
+            Source::Log(place, first) => Source::Log(place.clone(), further(*first)),
+            Source::Along(along, first) => Source::Along(along.clone(), further(*first)),
+            Source::Memory(kept) => {
+                let start = usize::try_from(bytes).unwrap_or(usize::MAX).min(kept.len());
+                Source::Memory(kept.slice(start..))
+            }
+        }
+    }
+
     /// Copies bytes from `start` within the piece.
     pub async fn read(&self, start: u64, out: &mut [u8]) -> Result<(), Error> {
         match self {

@@ -4,6 +4,7 @@
 use super::ledger::{Answered, Ledger, reply_bytes};
 use bytes::{Buf, Bytes, BytesMut};
 use rekindle_base::Kind;
+use rekindle_front::conn::Pipe;
 use rekindle_front::fuse::limits::REQUEST_BYTES_MAX;
 use rekindle_front::fuse::wire::opcode;
 use rekindle_terminal::failure::{Failure, Outcome};
@@ -35,10 +36,6 @@ const LAST_REPLIES: Duration = Duration::from_secs(2);
 
 /// What the device tells: a request is there, or the end of the mount, which is an error of it.
 const WANTED: Interest = Interest::READABLE.add(Interest::ERROR);
-
-/// A connection to the daemon.
-pub trait Pipe: AsyncRead + AsyncWrite + Unpin {}
-impl<P: AsyncRead + AsyncWrite + Unpin> Pipe for P {}
 
 /// The pump of one mount.
 pub struct Pump {
