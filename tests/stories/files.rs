@@ -14,17 +14,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A volume that is mounted by `rekindle mount`; unmounted on drop.
-struct Mounted {
-    folder: PathBuf,
+pub(crate) struct Mounted {
+    pub(crate) folder: PathBuf,
     process: Child,
     trace: PathBuf,
 }
 
 impl Mounted {
-    fn new(daemon: &Daemon, volume: &str) -> Result<Self> {
-        let folder = daemon.scratch().join("mnt");
+    pub(crate) fn new(daemon: &Daemon, volume: &str) -> Result<Self> {
+        Self::at(daemon, volume, "mnt")
+    }
+
+    /// Mounts on a folder of that name.
+    pub(crate) fn at(daemon: &Daemon, volume: &str, folder: &str) -> Result<Self> {
+        let trace = daemon.scratch().join(format!("{folder}.txt"));
+        let folder = daemon.scratch().join(folder);
         std::fs::create_dir_all(&folder)?;
-        let trace = daemon.scratch().join("mount.txt");
         let output = File::create(&trace)?;
         let process = Command::new(binary())
             .args(["mount", volume])
@@ -50,7 +55,7 @@ impl Mounted {
     }
 
     /// Unmounts, and expects the process to end well.
-    fn unmount(mut self) -> Result<()> {
+    pub(crate) fn unmount(mut self) -> Result<()> {
         Shell::new("umount").arg(&self.folder).run()?;
         wait_until("the mount to end", || self.process.try_wait().is_ok_and(|e| e.is_some()))?;
         let status = self.process.wait()?;
@@ -68,13 +73,13 @@ impl Drop for Mounted {
 }
 
 /// Whether the story cannot run here: without root, `/dev/fuse` or these programs.
-fn skipped(tools: &[&str]) -> bool {
+pub(crate) fn skipped(tools: &[&str]) -> bool {
     let has_fuse = Path::new("/dev/fuse").exists();
     let missing = if has_fuse { vec![] } else { vec!["/dev/fuse".to_owned()] };
     skip_without(&[&["umount"], tools].concat(), true) || skip(&missing)
 }
 
-fn start(name: &str) -> Result<Daemon> {
+pub(crate) fn start(name: &str) -> Result<Daemon> {
     let daemon = Daemon::start(name)?;
     daemon.cli(&["fs", "create", "home"])?;
     Ok(daemon)
@@ -99,7 +104,7 @@ fn under_kills<T: Send>(
     })
 }
 
-fn same_trees(left: &Path, right: &Path) -> Result<()> {
+pub(crate) fn same_trees(left: &Path, right: &Path) -> Result<()> {
     Shell::new("diff").args(["-r", "--no-dereference"]).arg(left).arg(right).run().map(|_| ())
 }
 

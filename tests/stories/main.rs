@@ -31,6 +31,7 @@ mod removal;
 mod restarts;
 mod s3;
 mod salvage;
+mod snapshots;
 mod two_nodes;
 mod upgrade;
 mod warm_memory;

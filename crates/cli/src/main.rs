@@ -57,6 +57,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
         Command::Worker => worker::run().map(|()| 0),
         Command::Volume(volume) => command::volume::run(common, volume).map(|()| 0),
         Command::Fs(fs) => command::fs::run(common, fs).map(|()| 0),
+        Command::Snapshot(snapshot) => command::snapshot::run(common, snapshot).map(|()| 0),
         Command::Status(status) => command::status::run(common, status),
         Command::Stop(stop) => command::stop::run(common, stop).map(|()| 0),
         Command::Map(map) => command::map::run(common, map).map(|()| 0),

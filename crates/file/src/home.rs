@@ -40,6 +40,8 @@ pub struct Home {
     pub(crate) is_tended: AtomicBool,
     /// The readers of files, each with its window of read-ahead.
     readers: Mutex<HashMap<u64, Arc<Extents>>>,
+    /// Snapshots that were looked at, by number.
+    pub(crate) frozen: Mutex<HashMap<u32, Arc<State>>>,
     /// Writes the extents of all files.
     extents: Extents,
 }
@@ -64,6 +66,7 @@ impl Home {
             is_flush_due: AtomicBool::new(false),
             is_tended: AtomicBool::new(false),
             readers: Mutex::default(),
+            frozen: Mutex::default(),
             extents: extents(content),
         })
     }

@@ -41,6 +41,6 @@ impl Kind for File {
     }
 
     fn sizes(&self) -> Sizes {
-        Sizes::Fixed
+        Sizes::Limit
     }
 }

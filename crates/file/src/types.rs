@@ -7,6 +7,9 @@ pub use rustix::io::Errno;
 /// The number of an inode: never used again for another one.
 pub type Ino = u64;
 
+/// Bits of the numbers of a volume's inodes. Numbers beyond are of snapshots.
+pub(crate) const INO_BITS: u32 = 42;
+
 /// The inode of the root directory.
 pub const ROOT: Ino = 1;
 

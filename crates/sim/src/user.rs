@@ -9,7 +9,7 @@ use rekindle_base::Kind;
 use rekindle_base::random::Random;
 use rekindle_base::units::MIB;
 use rekindle_front::http::Api;
-use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore};
+use rekindle_front::http::api::kept::{CloneVolume, Keep, Rename, Resize, Restore, TakeSnapshot};
 use rekindle_front::http::api::{ApiError, Debug, Job, StartAttach, StartSpace, StartVerify};
 use rekindle_staging::Policy;
 use rekindle_volume::WriteSettings;
@@ -35,7 +35,7 @@ pub async fn look_and_command(
 ) -> Result<(), String> {
     while table.is_busy() {
         served.env.sleep(Duration::from_millis(dice.below(PAUSE_MS))).await;
-        let number = match dice.below(20) {
+        let number = match dice.below(24) {
             number if number > LAST_TO_KEEP && table.trouble().repeats_writes() => LAST_TO_KEEP,
             number => number,
         };
@@ -149,9 +149,25 @@ async fn command(
         }
         17 => service.remove_volume(name, forces, dice.below(2) == 0).await,
         18 => service.restore_volume(name, Restore::default()).await.map(drop),
-        _ => {
+        19 => {
             service.trash().await?;
             service.purge_volume(name).await
+        }
+        20 | 21 => {
+            let snapshot = TakeSnapshot { name: "kept".to_owned() };
+            service.take_snapshot(name, snapshot).await?;
+            heard::note("snapshots taken");
+            Ok(())
+        }
+        22 => {
+            service.snapshots(name).await?;
+            service.remove_snapshot(name, "kept").await
+        }
+        _ => {
+            let clone = CloneVolume { snapshot: "kept".to_owned(), name: other.to_owned() };
+            service.clone_volume(name, clone).await?;
+            heard::note("clones made");
+            Ok(())
         }
     }
 }

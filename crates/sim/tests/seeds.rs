@@ -63,6 +63,8 @@ const MAPS_WANTED: &[&str] = &[
     "map: drained",
     "map: groups",
     "map: keeps its size",
+    "snapshots taken",
+    "clones made",
     "map: refused by NBD",
     "map: removed",
     "map: restored",

@@ -39,7 +39,10 @@ pub use rekindle_log::Quantum;
 pub use rekindle_log::limits::REPLICAS_MAX;
 pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
 pub use shape::Home;
-pub use vault::{Accepted, Logged, Vault, VaultBody, VaultState, Version};
+pub use vault::snapshot::with_content;
+pub use vault::{
+    Accepted, Logged, Snapshot, SnapshotContent, Vault, VaultBody, VaultState, Version,
+};
 pub use view::{DestagerView, StagedView};
 
 /// The newest version that this binary knows of each format of this crate.

@@ -1,8 +1,10 @@
 //! The vault: the record of one volume, and the one truth about its writer.
 
 mod body;
+pub(crate) mod snapshot;
 
 pub use body::VaultBody;
+pub use snapshot::{Snapshot, SnapshotContent};
 
 use crate::{Ack, Lost, MissingCopy, Policy, limits};
 use rekindle_base::limits::{NAME_BYTES_MAX, SECTOR_BYTES, VOLUME_BYTES_MAX};
@@ -85,6 +87,13 @@ pub struct Vault {
     /// Earlier contents that the sweep keeps, the newest first. Formats 1 to 4 did not have it.
     #[serde(default)]
     pub versions: Vec<Version>,
+    /// Contents that the user keeps under names, by ascending number. Formats 1 to 8 did not have
+    /// it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<Snapshot>,
+    /// How many snapshots were ever taken. Formats 1 to 8 did not have it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub snapshots_taken: u32,
     /// The moment when the volume went to the trash, microseconds since 1970. Formats 1 to 4 did
     /// not have it.
     #[serde(default)]
@@ -136,6 +145,14 @@ impl Version {
         (self.checkpoint, self.root) == (other.checkpoint, other.root)
     }
 
+    /// The content of a snapshot as a version to go back to; `None` until the datastore has it.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> Option<Self> {
+        let SnapshotContent { root, lost } = snapshot.content.clone()?;
+        let Snapshot { checkpoint, size, taken: committed, .. } = *snapshot;
+        Some(Self { checkpoint, root, size, committed, lost, replaced: 0 })
+    }
+
     /// The name by which the user refers to the version.
     #[must_use]
     pub fn label(&self) -> String {
@@ -163,7 +180,7 @@ pub struct Accepted {
 
 impl Body for Vault {
     const WHAT: &'static str = "vault";
-    const FORMAT: u32 = 8;
+    const FORMAT: u32 = 9;
     const CACHED: bool = true;
 
     fn check(&self) -> Result<(), String> {
@@ -198,6 +215,8 @@ impl Vault {
             begins: Serial(0),
             logged: Vec::new(),
             versions: Vec::new(),
+            snapshots: Vec::new(),
+            snapshots_taken: 0,
             trashed: None,
             also: None,
             leaves: None,
@@ -258,6 +277,7 @@ impl Vault {
         if self.versions.windows(2).any(|two| two[0].checkpoint < two[1].checkpoint) {
             return Err("its versions are not in order".to_owned());
         }
+        snapshot::check(self)?;
         if self.state == VaultState::Trashed && self.trashed.is_none() {
             return Err("it is in the trash, and the time is missing".to_owned());
         }

@@ -37,6 +37,9 @@ pub trait Kind: Send + Sync + 'static {
 pub enum Sizes {
     /// A volume keeps the size that it was made with.
     Fixed,
+    /// The size only limits what a volume takes: it changes in service, both ways, and cuts
+    /// nothing off.
+    Limit,
     /// A volume grows, and shrinks once the change that `cut` submits has given up the end of its
     /// content: the stretch beyond the smaller size.
     Any { cut: Cut },
@@ -93,18 +96,19 @@ impl Kinds {
         self.known(vault)?.check(vault).map_err(|reason| damaged(vault, reason))
     }
 
-    /// Checks that a volume may come to another size. Returns how it shrinks.
-    pub(crate) fn resizes(&self, vault: &Vault, size: u64) -> Result<Cut, Error> {
+    /// Checks that a volume may come to another size. Returns how.
+    pub(crate) fn resizes(&self, vault: &Vault, size: u64) -> Result<Sizes, Error> {
         self.check(vault)?;
         let kind = self.known(vault)?;
-        let Sizes::Any { cut } = kind.sizes() else {
+        let sizes = kind.sizes();
+        if matches!(sizes, Sizes::Fixed) {
             let (name, kind) = (&vault.name, kind.name());
             return Err(Error::Invalid(format!(
                 "volume '{name}' keeps its size: volumes of kind '{kind}' cannot be resized"
             )));
-        };
+        }
         kind.check(&Vault { size, ..vault.clone() }).map_err(Error::Invalid)?;
-        Ok(cut)
+        Ok(sizes)
     }
 
     /// Makes the home of a volume.

@@ -26,6 +26,7 @@ pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
 pub use manage::hand_over::{Confirm, Moved};
 pub use manage::reap::Reaped;
 pub use manage::settings::WriteSettings;
+pub use manage::snapshots::VolumeSnapshot;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
 pub use registry::Transition;
@@ -49,6 +50,7 @@ use manage::remove;
 use manage::rename;
 use manage::roots;
 use manage::set;
+use manage::snapshots;
 use manage::trash;
 use manage::versions;
 use registry::Inner;
@@ -235,6 +237,40 @@ impl Volumes {
         let work =
             move |inner| async move { versions::rollback(&inner, &name, &version, discard).await };
         self.run("volume-rollback", work).await
+    }
+
+    /// Lists the snapshots of a volume, the oldest first.
+    pub async fn snapshots(&self, name: &str) -> Result<Vec<VolumeSnapshot>, Error> {
+        snapshots::snapshots(&self.inner, name).await
+    }
+
+    /// Keeps what a volume has now under a name, while its clients go on: every change that was
+    /// acknowledged before the call is in it, and none that is submitted after its end.
+    pub async fn take_snapshot(&self, name: &str, snapshot: &str) -> Result<VolumeSnapshot, Error> {
+        let (name, snapshot) = (name.to_owned(), snapshot.to_owned());
+        let work = |inner| async move { snapshots::take(&inner, &name, &snapshot).await };
+        self.run("volume-snapshot", work).await
+    }
+
+    /// Removes a snapshot. What only it kept in the store is free for the sweep.
+    pub async fn remove_snapshot(&self, name: &str, snapshot: &str) -> Result<(), Error> {
+        let (name, snapshot) = (name.to_owned(), snapshot.to_owned());
+        let work = |inner| async move { snapshots::remove(&inner, &name, &snapshot).await };
+        self.run("volume-snapshot", work).await
+    }
+
+    /// Makes a volume that begins with the content of a snapshot. No byte is copied.
+    pub async fn clone_of(
+        &self,
+        name: &str,
+        snapshot: &str,
+        new_name: &str,
+    ) -> Result<Info, Error> {
+        let (name, snapshot, new_name) =
+            (name.to_owned(), snapshot.to_owned(), new_name.to_owned());
+        let work =
+            |inner| async move { snapshots::clone(&inner, &name, &snapshot, &new_name).await };
+        self.run("volume-clone", work).await
     }
 
     /// Removes a volume for good. Refused ([`Error::Busy`]) while clients hold the volume, unless

@@ -71,13 +71,14 @@ pub struct Set {
 Examples:
   rekindle volume versions vm1
   rekindle volume rollback vm1 --to 1234-a5a5a5a5
+  rekindle volume rollback vm1 --to monday           a snapshot
 
 What was there before becomes a version, so that going back can be taken back.")]
 pub struct Rollback {
     /// The volume; no client may be using it
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
-    /// One of `rekindle volume versions`
+    /// One of `rekindle snapshot ls` or `rekindle volume versions`
     #[arg(long, value_name = "VERSION")]
     pub to: String,
     /// Also when what is unfinished cannot reach the store: give that up

@@ -8,6 +8,7 @@ mod kept;
 mod lab;
 mod look;
 mod repair;
+mod snapshot;
 mod transfer;
 mod up;
 mod volume;
@@ -23,6 +24,7 @@ pub use look::{
     BootReport, Completions, Cost, Debug, Inspect, Man, Space, Status, VolumeNames, Warm,
 };
 pub use repair::{Jobs, Salvage, SalvageHistory, SalvageRun, Sweep, Verify};
+pub use snapshot::{CloneVolume, Snapshot, Snapshotted};
 use std::path::PathBuf;
 pub use transfer::{Export, Format, Import};
 pub use up::{Stop, Up, Upgrade};
@@ -76,6 +78,9 @@ pub enum Command {
     /// Make, list and show file systems
     #[command(subcommand)]
     Fs(Fs),
+    /// Keep what a volume has now under a name; make new volumes of that
+    #[command(subcommand)]
+    Snapshot(Snapshot),
     /// Show the daemon: health, endpoints, flash, store, memory, backlog, long work
     Status(Status),
     /// Stop the daemon, and wait until it is gone

@@ -17,6 +17,7 @@ pub mod man;
 pub mod map;
 pub mod mount;
 pub mod salvage;
+pub mod snapshot;
 pub mod space;
 pub mod status;
 pub mod stop;

@@ -2,6 +2,7 @@
 
 use super::{Done, Files};
 use crate::files::draft::Draft;
+use crate::files::frozen::{Whence, is_present, whence};
 use crate::format::rows::Xattr;
 use crate::state::View;
 use crate::types::{
@@ -21,6 +22,7 @@ fn check_xattr(name: &[u8]) -> Result<(), Errno> {
 impl Files {
     /// Sets attributes.
     pub async fn set_attr(&self, caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+        is_present(ino)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;
             if let Some(size) = set.size {
@@ -50,12 +52,15 @@ impl Files {
     /// Returns the value of an extended attribute; `ENODATA` if there is none.
     pub async fn xattr(&self, ino: Ino, name: &[u8]) -> Done<Bytes> {
         check_xattr(name)?;
-        let look_at = |view: &View<'_>| {
+        if whence(ino).0 == Whence::Directory {
+            return Err(Errno::NODATA.into());
+        }
+        let look_at = |view: &View<'_>, ino| {
             view.inode(ino)?;
             let (_, xattr) = view.xattr(ino, name)?;
             Ok(xattr.ok_or(Errno::NODATA)?.value)
         };
-        self.look(look_at).await
+        self.look_into(ino, look_at).await
     }
 
     /// Sets an extended attribute.
@@ -68,6 +73,7 @@ impl Files {
         how: SetXattr,
     ) -> Done<()> {
         check_xattr(name)?;
+        is_present(ino)?;
         if value.len() > XATTR_BYTES_MAX {
             return Err(Errno::TOOBIG.into());
         }
@@ -90,6 +96,7 @@ impl Files {
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
         check_xattr(name)?;
+        is_present(ino)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;
             draft.inode(ino)?.changed = now;
@@ -103,7 +110,10 @@ impl Files {
 
     /// Returns the names of an inode's extended attributes.
     pub async fn list_xattrs(&self, ino: Ino) -> Done<Vec<Bytes>> {
-        let look_at = |view: &View<'_>| {
+        if whence(ino).0 == Whence::Directory {
+            return Ok(Vec::new());
+        }
+        let look_at = |view: &View<'_>, ino| {
             view.inode(ino)?;
             let mut names = Vec::new();
             view.xattrs(ino, 0, |_, xattr| {
@@ -112,7 +122,7 @@ impl Files {
             })?;
             Ok(names)
         };
-        self.look(look_at).await
+        self.look_into(ino, look_at).await
     }
 }
 

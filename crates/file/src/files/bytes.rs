@@ -3,6 +3,7 @@
 use super::{Done, Files, Rest, Turn};
 use crate::files::attributes::resize;
 use crate::files::draft::Draft;
+use crate::files::frozen::is_present;
 use crate::format::inode::Inode;
 use crate::format::record::{self, WRITE_HEAD_BYTES, WriteHead};
 use crate::limits;
@@ -55,7 +56,7 @@ impl Files {
         let range = offset..offset.saturating_add(length as u64);
         let hold = self.home.content.hold();
         let Whereabouts { size, root, parts } =
-            self.look(|view| whereabouts(view, ino, range.clone())).await?;
+            self.look_into(ino, |view, ino| whereabouts(view, ino, range.clone())).await?;
         let length = range.end.min(size).saturating_sub(offset);
         let mut out = vec![0; usize::try_from(length).unwrap_or(0)];
         let covered: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
@@ -81,6 +82,7 @@ impl Files {
     /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
     /// [`Files::sync`].
     pub async fn write(&self, _caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+        is_present(ino)?;
         if data.len() > limits::WRITE_BYTES_MAX {
             return Err(Errno::INVAL.into());
         }
@@ -137,6 +139,7 @@ impl Files {
         offset: u64,
         length: u64,
     ) -> Done<()> {
+        is_present(ino)?;
         let end = offset.checked_add(length).filter(|end| *end <= FILE_BYTES_MAX);
         let end = end.ok_or(Errno::FBIG)?;
         if length == 0 {
@@ -176,8 +179,8 @@ impl Files {
     /// the end, and when no data follows.
     pub async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
         let _hold = self.home.content.hold();
-        let all = |view: &View<'_>| whereabouts(view, ino, offset..FILE_BYTES_MAX);
-        let Whereabouts { size, root, parts } = self.look(all).await?;
+        let all = |view: &View<'_>, ino| whereabouts(view, ino, offset..FILE_BYTES_MAX);
+        let Whereabouts { size, root, parts } = self.look_into(ino, all).await?;
         if offset >= size {
             return Err(Errno::NXIO.into());
         }

@@ -5,7 +5,7 @@ use crate::format::record::Effect;
 use crate::format::rows::{Named, Xattr};
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
-use crate::types::{Errno, Ino, Origin, Time};
+use crate::types::{Errno, INO_BITS, Ino, Origin, Time};
 use std::collections::BTreeMap;
 
 pub(super) struct Draft<'a, 'v> {
@@ -34,13 +34,16 @@ impl<'a, 'v> Draft<'a, 'v> {
     }
 
     /// Adds an inode and gives its number.
-    pub(super) fn add(&mut self, inode: Inode) -> Ino {
+    pub(super) fn add(&mut self, inode: Inode) -> Result<Ino, Stop> {
         let ino = self.next_ino;
+        if ino >> INO_BITS != 0 {
+            return Err(Errno::NOSPC.into());
+        }
         self.next_ino += 1;
         self.count += 1;
         self.bytes += inode.allocated.cast_signed();
         self.inodes.insert(ino, Some(inode));
-        ino
+        Ok(ino)
     }
 
     /// Removes an inode that has no name any more; one in use keeps its content until its last use

@@ -9,6 +9,7 @@
 mod attributes;
 mod bytes;
 mod draft;
+mod frozen;
 mod naming;
 mod uses;
 
@@ -20,7 +21,7 @@ use crate::limits;
 use crate::look::{Look, Stop, unreadable};
 use crate::state::{ORPHANS, State, View, decode_own};
 use crate::table;
-use crate::types::{Attr, Caller, Error, Ino, Origin, Space, Time};
+use crate::types::{Caller, Error, Origin, Space, Time};
 use draft::Draft;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};
@@ -81,10 +82,10 @@ impl Files {
         self.handle.staged()
     }
 
-    /// Returns the most bytes that the volume's files may have. Takes no lock of the volume, which
+    /// Returns the most bytes that the volume's files may have. Takes no lock of the staging, which
     /// is held where the state is told of records.
     fn size(&self) -> u64 {
-        self.handle.vault().size
+        self.handle.size()
     }
 
     /// Waits until the state has all that the volume had when it came into service, and reads what
@@ -266,11 +267,6 @@ impl Files {
 
     fn now(&self) -> Time {
         self.env.wall_clock().into()
-    }
-
-    /// Returns the attributes of an inode.
-    pub async fn attr(&self, ino: Ino) -> Done<Attr> {
-        self.look(|view| Ok(view.inode(ino)?.attr(ino))).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Done, Files};
 use crate::files::draft::Draft;
+use crate::files::frozen::{is_free, is_present, seen_from};
 use crate::format::inode::Inode;
 use crate::format::rows::Named;
 use crate::limits;
@@ -33,38 +34,34 @@ fn existing(view: &View<'_>, dir: Ino, name: &[u8]) -> Result<(u64, Named), Stop
     Ok((position, named.ok_or(Errno::NOENT)?))
 }
 
+impl View<'_> {
+    /// Lists names of a directory behind a position.
+    pub(super) fn list(&self, dir: Ino, after: u64, count: usize) -> Result<Vec<Entry>, Stop> {
+        self.dir(dir)?;
+        let mut entries = Vec::new();
+        let Some(from) = after.checked_add(1).filter(|_| count > 0) else {
+            return Ok(entries);
+        };
+        self.names_from(dir, from, |position, Named { name, ino, kind }| {
+            entries.push(Entry { position, name, ino, kind });
+            entries.len() < count
+        })?;
+        Ok(entries)
+    }
+}
+
 impl Files {
     /// Looks a name up; `.` and `..` are no names.
     pub async fn lookup(&self, dir: Ino, name: &[u8]) -> Done<Attr> {
         check_name(name)?;
-        let look_at = |view: &View<'_>| {
+        if let Some(found) = self.lookup_snapshot(dir, name).await? {
+            return Ok(found);
+        }
+        let look_at = |view: &View<'_>, dir| {
             let (_, named) = existing(view, dir, name)?;
             Ok(view.inode(named.ino)?.attr(named.ino))
         };
-        self.look(look_at).await
-    }
-
-    /// Returns the directory that holds a directory; the root holds itself.
-    pub async fn parent(&self, dir: Ino) -> Done<Ino> {
-        self.look(|view| Ok(if dir == ROOT { ROOT } else { view.dir(dir)?.parent })).await
-    }
-
-    /// Lists names of a directory in the order of their positions, those behind `after` (0: all),
-    /// at most `count`. `.` and `..` are not among them.
-    pub async fn list(&self, dir: Ino, after: u64, count: usize) -> Done<Vec<Entry>> {
-        let look_at = |view: &View<'_>| {
-            view.dir(dir)?;
-            let mut entries = Vec::new();
-            let Some(from) = after.checked_add(1).filter(|_| count > 0) else {
-                return Ok(entries);
-            };
-            view.names_from(dir, from, |position, Named { name, ino, kind }| {
-                entries.push(Entry { position, name, ino, kind });
-                entries.len() < count
-            })?;
-            Ok(entries)
-        };
-        self.look(look_at).await
+        Ok(seen_from(dir, self.look_into(dir, look_at).await?))
     }
 
     /// Makes an inode and its first name.
@@ -76,6 +73,7 @@ impl Files {
         node: &NewNode<'_>,
     ) -> Done<Attr> {
         check_name(name)?;
+        is_free(dir, name, Errno::EXIST)?;
         if node.target.len() > TARGET_BYTES_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
@@ -107,7 +105,7 @@ impl Files {
                 target: Bytes::copy_from_slice(node.target),
             };
             let attr = inode.attr(0);
-            let ino = draft.add(inode);
+            let ino = draft.add(inode)?;
             let name = Bytes::copy_from_slice(name);
             draft.name(dir, position, Named { name, ino, kind: node.kind });
             draft.touch(dir, 1)?;
@@ -122,6 +120,8 @@ impl Files {
     /// Gives an inode another name.
     pub async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
         check_name(name)?;
+        is_free(dir, name, Errno::EXIST)?;
+        is_present(ino).map_err(|_| Errno::XDEV)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let parent = draft.view.dir(dir)?;
             let (position, taken) = draft.view.name(dir, name)?;
@@ -147,6 +147,7 @@ impl Files {
     /// Removes a name of a file. The file goes with its last name, once no client uses it.
     pub async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
         check_name(name)?;
+        is_free(dir, name, Errno::PERM)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let (position, named) = existing(draft.view, dir, name)?;
             if named.kind == FileType::Directory {
@@ -162,6 +163,7 @@ impl Files {
     /// Removes an empty directory.
     pub async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
         check_name(name)?;
+        is_free(dir, name, Errno::PERM)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let (position, named) = existing(draft.view, dir, name)?;
             if named.kind != FileType::Directory {
@@ -184,6 +186,8 @@ impl Files {
     ) -> Done<()> {
         check_name(from)?;
         check_name(to)?;
+        is_free(from_dir, from, Errno::PERM)?;
+        is_free(to_dir, to, Errno::EXIST)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let (from_at, moved) = existing(draft.view, from_dir, from)?;
             let target = draft.view.dir(to_dir)?;
@@ -225,14 +229,14 @@ impl Files {
 
     /// Returns the target of a symlink.
     pub async fn read_link(&self, ino: Ino) -> Done<Bytes> {
-        let look_at = |view: &View<'_>| {
+        let look_at = |view: &View<'_>, ino| {
             let inode = view.inode(ino)?;
             match inode.kind {
                 FileType::Symlink => Ok(inode.target),
                 _ => Err(Errno::INVAL.into()),
             }
         };
-        self.look(look_at).await
+        self.look_into(ino, look_at).await
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Done, Files};
 use crate::files::draft::Draft;
+use crate::files::frozen::is_present;
 use crate::limits;
 use crate::state::{ORPHANS, View};
 use crate::types::{Caller, Errno, Ino};
@@ -11,6 +12,9 @@ use std::sync::atomic::Ordering;
 impl Files {
     /// Notes that a client uses an inode: without a name it stays until the last [`Files::close`].
     pub async fn open(&self, ino: Ino) -> Done<()> {
+        if is_present(ino).is_err() {
+            return self.attr(ino).await.map(drop);
+        }
         // A change that has its turn may remove it.
         let turn = self.home.turn.lock().await;
         *self.home.state.lock().uses.entry(ino).or_default() += 1;
@@ -38,7 +42,7 @@ impl Files {
 
     /// Ends a use.
     pub async fn close(&self, ino: Ino) {
-        if !self.end_use(ino) {
+        if is_present(ino).is_err() || !self.end_use(ino) {
             return;
         }
         let is_gone = self.look(|view| Ok(view.inode(ino)?.links == 0)).await;

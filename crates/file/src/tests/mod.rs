@@ -48,6 +48,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
         let mut dice = Random::new(seed);
         let mut model = Model::new();
         let ack = if seed % 2 == 0 { Ack::Flash } else { Ack::Memory };
+        let mut snapshots: Vec<(String, Model)> = Vec::new();
         for life in 0..6_u64 {
             let env = world.env();
             let cut = dice.below(2) == 0;
@@ -58,6 +59,14 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                 let mut past = Vec::new();
                 for _ in 0..3 {
                     past.extend(play(&files, &mut model, &mut dice, 30).await);
+                    if change_snapshots(&bed, &mut snapshots, &model, &mut dice).await {
+                        // What was there then is durable.
+                        past.clear();
+                        past.push(model.clone());
+                    }
+                    if dice.below(3) == 0 {
+                        compare_snapshots(&files, &snapshots, seed).await;
+                    }
                     match dice.below(4) {
                         0 => drop(files.handle().staged().drain().await.unwrap()),
                         1 => files.sync().await.unwrap(),
@@ -89,6 +98,105 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             world.crash_process();
         }
     }
+}
+
+#[test]
+fn the_size_of_a_volume_is_a_limit_that_changes_while_it_is_used() {
+    with_files(async |bed, files| {
+        let file = make(files, ROOT, "f", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 100_000]).await.unwrap();
+        // Less than there is: nothing is lost, and nothing more fits.
+        bed.volumes.resize("fs", 65_536, false).await.unwrap();
+        assert_eq!(files.space().await.unwrap().bytes, 65_536);
+        let more = files.write(CALLER, file, 100_000, &[1; 10]).await;
+        assert_eq!(errno(more), Some(Errno::NOSPC));
+        assert_eq!(files.read(file, 99_999, 9).await.unwrap(), &[1][..]);
+        bed.volumes.resize("fs", 1 << 20, false).await.unwrap();
+        files.write(CALLER, file, 100_000, &[1; 10]).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        assert_eq!(files.space().await.unwrap().bytes, 1 << 20, "no commit takes it back");
+    });
+}
+
+/// Takes a snapshot, or removes one, or neither. Returns whether it took one.
+async fn change_snapshots(
+    bed: &Bed,
+    snapshots: &mut Vec<(String, Model)>,
+    model: &Model,
+    dice: &mut Random,
+) -> bool {
+    match dice.below(4) {
+        0 if !snapshots.is_empty() => {
+            let (name, _) = snapshots.remove(dice.below(snapshots.len() as u64) as usize);
+            bed.volumes.remove_snapshot("fs", &name).await.unwrap();
+            false
+        }
+        1 | 2 if snapshots.len() < 4 => {
+            let name = format!("s{}", dice.below(u64::MAX));
+            bed.volumes.take_snapshot("fs", &name).await.unwrap();
+            snapshots.push((name, model.clone()));
+            true
+        }
+        _ => false,
+    }
+}
+
+async fn compare_snapshots(files: &Files, snapshots: &[(String, Model)], seed: u64) {
+    let dir = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+    let listed = files.list(dir, 0, 100).await.unwrap();
+    assert_eq!(listed.len(), snapshots.len());
+    for (entry, (name, model)) in listed.iter().zip(snapshots) {
+        assert_eq!(entry.name, name.as_bytes());
+        let root = files.lookup(dir, name.as_bytes()).await.unwrap().ino;
+        assert_eq!((entry.ino, files.parent(root).await.unwrap()), (root, dir));
+        let found = Model::read_below(files, root).await;
+        compare(&found, model, &format!("seed {seed}, snapshot {name}"));
+    }
+}
+
+#[test]
+fn a_snapshot_is_seen_below_the_root_and_nothing_in_it_changes() {
+    with_files(async |bed, files| {
+        let dir = make(files, ROOT, "d", FileType::Directory).await;
+        let file = make(files, dir, "f", FileType::Regular).await;
+        files.write(CALLER, file, 0, b"before").await.unwrap();
+        bed.volumes.take_snapshot("fs", "s").await.unwrap();
+        files.write(CALLER, file, 0, b"after!").await.unwrap();
+        let all = files.lookup(ROOT, b".snapshots").await.unwrap();
+        assert_eq!((all.kind, all.mode & 0o222), (FileType::Directory, 0));
+        assert!(files.list(ROOT, 0, 9).await.unwrap().iter().all(|one| one.name != ".snapshots"));
+        let root = files.lookup(all.ino, b"s").await.unwrap().ino;
+        let old_dir = files.lookup(root, b"d").await.unwrap().ino;
+        let old = files.lookup(old_dir, b"f").await.unwrap();
+        assert_eq!(files.read(old.ino, 0, 9).await.unwrap(), &b"before"[..]);
+        assert_eq!(files.read(file, 0, 9).await.unwrap(), &b"after!"[..]);
+        files.open(old.ino).await.unwrap();
+        files.close(old.ino).await;
+        let node = NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"" };
+        let rofs = Some(Errno::ROFS);
+        assert_eq!(errno(files.write(CALLER, old.ino, 0, b"x").await), rofs);
+        assert_eq!(errno(files.set_attr(CALLER, old.ino, &SetAttr::default()).await), rofs);
+        assert_eq!(errno(files.create(CALLER, old_dir, b"new", &node).await), rofs);
+        assert_eq!(errno(files.create(CALLER, all.ino, b"new", &node).await), rofs);
+        assert_eq!(errno(files.unlink(CALLER, old_dir, b"f").await), rofs);
+        assert_eq!(errno(files.remove_dir(CALLER, all.ino, b"s").await), rofs);
+        let into = (dir, &b"g"[..]);
+        let moved = files.rename(CALLER, (old_dir, b"f"), into, Rename::Replace).await;
+        assert_eq!(errno(moved), rofs);
+        assert_eq!(errno(files.link(CALLER, old.ino, dir, b"g").await), Some(Errno::XDEV));
+        let taken = files.create(CALLER, ROOT, b".snapshots", &node).await;
+        assert_eq!(errno(taken), Some(Errno::EXIST));
+        assert_eq!(errno(files.remove_dir(CALLER, ROOT, b".snapshots").await), Some(Errno::PERM));
+        assert_eq!(errno(files.xattr(all.ino, b"user.x").await), Some(Errno::NODATA));
+        assert_eq!(errno(files.read(all.ino, 0, 1).await), Some(Errno::ISDIR));
+        // Numbers that nothing has.
+        for ino in [all.ino + 1, root + (1 << 42), root + 77, 1 << 63] {
+            assert_eq!(errno(files.attr(ino).await), Some(Errno::STALE), "{ino:x}");
+        }
+        bed.volumes.remove_snapshot("fs", "s").await.unwrap();
+        assert_eq!(errno(files.read(old.ino, 0, 9).await), Some(Errno::STALE));
+        assert_eq!(errno(files.lookup(all.ino, b"s").await), Some(Errno::NOENT));
+    });
 }
 
 fn with_files(test: impl AsyncFn(&Bed, &Files)) {

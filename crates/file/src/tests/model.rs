@@ -267,7 +267,16 @@ impl Model {
 
     /// Reads a volume whole, and checks what it says twice.
     pub async fn read(files: &Files) -> Self {
-        let (mut nodes, mut open) = (BTreeMap::new(), vec![ROOT]);
+        let found = Self::read_below(files, ROOT).await;
+        let space = files.space().await.unwrap();
+        assert_eq!(space.inodes, found.nodes.len() as u64);
+        found
+    }
+
+    /// Reads the tree below a root, the volume's or a snapshot's.
+    pub async fn read_below(files: &Files, root: Ino) -> Self {
+        let (mut nodes, mut open) = (BTreeMap::new(), vec![root]);
+        let inner = |ino: Ino| ino & ((1 << 42) - 1);
         while let Some(ino) = open.pop() {
             let attr = files.attr(ino).await.unwrap();
             let mut node = Node::new(attr.kind);
@@ -282,8 +291,8 @@ impl Model {
                             (after, count) = (entry.position, count + 1);
                             let found = files.lookup(ino, &entry.name).await.unwrap();
                             assert_eq!((found.ino, found.kind), (entry.ino, entry.kind));
-                            node.names.insert(entry.name.to_vec(), entry.ino);
-                            if !nodes.contains_key(&entry.ino) {
+                            node.names.insert(entry.name.to_vec(), inner(entry.ino));
+                            if !nodes.contains_key(&inner(entry.ino)) {
                                 open.push(entry.ino);
                             }
                             if entry.kind == FileType::Directory {
@@ -306,10 +315,8 @@ impl Model {
                 let value = files.xattr(ino, &name).await.unwrap();
                 node.xattrs.insert(name.to_vec(), value.to_vec());
             }
-            nodes.insert(ino, node);
+            nodes.insert(inner(ino), node);
         }
-        let space = files.space().await.unwrap();
-        assert_eq!(space.inodes, nodes.len() as u64);
         Self { nodes }
     }
 }

@@ -49,6 +49,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Piece {
     }
 }
 
+/// The two variable pieces of the path.
+pub(super) struct Pieces(pub(super) String, pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Pieces {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path((first, second))) => Ok(Self(first, second)),
+            Err(rejection) => Err(refuse(rejection.status(), rejection.body_text())),
+        }
+    }
+}
+
 /// The query, as `T`.
 pub(super) struct Options<T>(pub(super) T);
 

@@ -16,7 +16,8 @@ use utoipa::{Modify, OpenApi};
         r::sweep, r::start_sweep, r::start_sweep_plan, r::dismiss_node, r::cluster, r::recoveries, r::init_cluster, r::rotate_key,
         r::drain_node, r::take_over, r::remove_node, r::adopt_folder,
         r::start_space, r::start_verify, r::start_attach, r::jobs, r::job, r::cancel_job, r::shutdown, r::stopping,
-        r::kept::rename_volume, r::kept::resize_volume, r::kept::set_volume, r::kept::versions, r::kept::rollback_volume, r::kept::trash,
+        r::kept::rename_volume, r::kept::resize_volume, r::kept::set_volume, r::kept::versions, r::kept::rollback_volume,
+        r::kept::snapshots, r::kept::take_snapshot, r::kept::remove_snapshot, r::kept::clone_volume, r::kept::trash,
         r::kept::restore_volume, r::kept::purge_volume, r::mount::mount_volume
     ),
     components(schemas(Problem)),

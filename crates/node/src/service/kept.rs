@@ -1,9 +1,11 @@
-//! The HTTP API of versions and the trash, and of names and sizes of volumes.
+//! The HTTP API of snapshots, versions and the trash, and of names and sizes of volumes.
 
 use super::Service;
-use rekindle_front::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
+use rekindle_front::http::api::kept::{
+    CloneVolume, Keep, Rename, Resize, Restore, Rollback, TakeSnapshot,
+};
 use rekindle_front::http::api::{Answer, Volume};
-use rekindle_volume::{TrashedVolume, VolumeVersion, WriteSettings};
+use rekindle_volume::{TrashedVolume, VolumeSnapshot, VolumeVersion, WriteSettings};
 
 impl Keep for Service {
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume> {
@@ -40,6 +42,39 @@ impl Keep for Service {
         Box::pin(async move {
             let node = self.reachable_of(name).await?;
             Ok(self.words(node.volumes.rollback(name, &request.version, request.discard).await?))
+        })
+    }
+
+    fn snapshots<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeSnapshot>> {
+        Box::pin(async move {
+            let node = self.node_of(name).await?;
+            Ok(self.while_it_answers(&node, node.volumes.snapshots(name)).await??)
+        })
+    }
+
+    fn take_snapshot<'a>(
+        &'a self,
+        name: &'a str,
+        request: TakeSnapshot,
+    ) -> Answer<'a, VolumeSnapshot> {
+        Box::pin(async move {
+            let node = self.reachable_of(name).await?;
+            Ok(node.volumes.take_snapshot(name, &request.name).await?)
+        })
+    }
+
+    fn remove_snapshot<'a>(&'a self, name: &'a str, snapshot: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let node = self.reachable_of(name).await?;
+            Ok(node.volumes.remove_snapshot(name, snapshot).await?)
+        })
+    }
+
+    fn clone_volume<'a>(&'a self, name: &'a str, request: CloneVolume) -> Answer<'a, Volume> {
+        Box::pin(async move {
+            let node = self.reachable_of(name).await?;
+            let CloneVolume { snapshot, name: new_name } = request;
+            Ok(self.words(node.volumes.clone_of(name, &snapshot, &new_name).await?))
         })
     }
 

@@ -11,7 +11,7 @@ use rekindle_content::sweep::Budget;
 use rekindle_content::tree::Root;
 use rekindle_content::verify::{self, Damage, Extent, Report, verify_extents};
 use rekindle_front::http::api::{ApiError, StartVerify};
-use rekindle_staging::{Lost, Vault, VaultState};
+use rekindle_staging::{Lost, Snapshot, Vault, VaultState};
 use rekindle_volume::Info;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -97,21 +97,44 @@ async fn check(
         } else if info.vault.state == VaultState::Live {
             let Vault { name, lost, .. } = &info.vault;
             lost.iter().for_each(|lost| findings.add(quarantined(name, lost)));
-            subjects.push(info);
+            subjects.extend(subjects_of(info));
         }
     }
-    let owed = |info: &Info| info.backlog.as_ref().map_or(0, |backlog| backlog.bytes);
-    let unchecked_bytes = subjects.iter().map(owed).sum();
+    let owed = |subject: &Subject| subject.info.backlog.as_ref().map_or(0, |owed| owed.bytes);
+    let volumes: Vec<&Subject> = subjects.iter().filter(|one| one.snapshot.is_none()).collect();
+    let (unchecked_bytes, volumes) = (volumes.iter().map(|one| owed(one)).sum(), volumes.len());
     let report = passes(node, request, &subjects, tell).await?;
     let reasons = describe_all(node, &report, &subjects, &mut findings);
     for (root, reason) in reasons.into_iter().filter(|_| request.salvage) {
-        let Some(info) = subjects.get(root) else { continue };
+        let volume = subjects.get(root).filter(|subject| subject.snapshot.is_none());
+        let Some(Subject { info, .. }) = volume else { continue };
         if let Err(error) = node.volumes.ask_salvage(&info.vault.name, &reason).await {
             findings.add(format!("volume '{}' cannot be salvaged now: {error}", info.vault.name));
         }
     }
     let verify::Progress { chunks, bytes, .. } = report.progress;
-    Ok(Checked { volumes: subjects.len(), chunks, bytes, unchecked_bytes, findings })
+    Ok(Checked { volumes, chunks, bytes, unchecked_bytes, findings })
+}
+
+/// A content that is checked: that of a volume, or of one of its snapshots.
+struct Subject {
+    /// The volume; of a snapshot, with the snapshot's root and both names.
+    info: Info,
+    /// The number of the snapshot.
+    snapshot: Option<u32>,
+}
+
+/// The contents of a volume that the store has.
+fn subjects_of(info: Info) -> Vec<Subject> {
+    let of_snapshot = |one: &Snapshot| {
+        let content = one.content.as_ref()?;
+        let name = format!("{}@{}", info.vault.name, one.name);
+        let vault = Vault { name, root: content.root, size: one.size, ..info.vault.clone() };
+        let info = Info { vault, ..info.clone() };
+        Some(Subject { info, snapshot: Some(one.number) })
+    };
+    let snapshots: Vec<_> = info.vault.snapshots.iter().filter_map(of_snapshot).collect();
+    [Subject { info, snapshot: None }].into_iter().chain(snapshots).collect()
 }
 
 /// Passes of a check. The first checks everything; the second checks the missing parts under the
@@ -122,7 +145,7 @@ const PASSES: usize = 3;
 async fn passes(
     node: &Node,
     request: &StartVerify,
-    subjects: &[Info],
+    subjects: &[Subject],
     tell: &mut (dyn FnMut(u64) + Send),
 ) -> Result<Report, ApiError> {
     let mut tell = |found: verify::Progress| tell(found.chunks);
@@ -137,7 +160,7 @@ async fn passes(
             false => (None, budget),
         };
         let now = match pass {
-            0 => subjects.iter().map(|info| info.vault.root).collect(),
+            0 => subjects.iter().map(|subject| subject.info.vault.root).collect(),
             _ => roots_now(node, subjects).await?,
         };
         let roots: Vec<_> = now.into_iter().zip(extents).collect();
@@ -163,7 +186,7 @@ async fn passes(
 fn describe_all(
     node: &Node,
     report: &Report,
-    subjects: &[Info],
+    subjects: &[Subject],
     findings: &mut Findings,
 ) -> BTreeMap<usize, String> {
     let mut reasons = BTreeMap::new();
@@ -174,7 +197,7 @@ fn describe_all(
             .or_insert_with(|| format!("a check found that {}", damage.error));
     }
     for (pack, root) in &report.footers {
-        let name = subjects.get(*root).map_or("NAME", |info| info.vault.name.as_str());
+        let name = subjects.get(*root).map_or("NAME", |subject| subject.info.vault.name.as_str());
         findings.add(format!(
             "pack {pack}: its footer is damaged; no chunk is lost by that, `rekindle salvage run {name}` writes it anew"
         ));
@@ -184,13 +207,17 @@ fn describe_all(
     reasons
 }
 
-/// Returns the present roots of volumes; none for a volume that is gone.
-async fn roots_now(node: &Node, subjects: &[Info]) -> Result<Vec<Root>, ApiError> {
+/// Returns the present roots of contents; none for one that is gone.
+async fn roots_now(node: &Node, subjects: &[Subject]) -> Result<Vec<Root>, ApiError> {
     let infos = node.volumes.list().await?.into_iter();
     let now: BTreeMap<_, _> = infos.map(|info| (info.vault.id, info.vault)).collect();
-    let live =
-        |subject: &Info| now.get(&subject.vault.id).filter(|vault| vault.state == VaultState::Live);
-    Ok(subjects.iter().map(|subject| live(subject)?.root).collect())
+    let root = |Subject { info, snapshot }: &Subject| {
+        let vault = now.get(&info.vault.id).filter(|vault| vault.state == VaultState::Live)?;
+        let Some(number) = snapshot else { return vault.root };
+        let found = vault.snapshots.iter().find(|one| one.number == *number);
+        found.and_then(|one| one.content.as_ref()?.root)
+    };
+    Ok(subjects.iter().map(root).collect())
 }
 
 /// Describes a lost stretch: the tree does not have it any more, and its content is lost all the
@@ -225,8 +252,8 @@ impl Findings {
 }
 
 /// Describes the damaged part of a volume, and the damage.
-fn describe(node: &Node, damage: &Damage, subject: Option<&Info>) -> String {
-    let Some(info) = subject else { return damage.error.to_string() };
+fn describe(node: &Node, damage: &Damage, subject: Option<&Subject>) -> String {
+    let Some(Subject { info, .. }) = subject else { return damage.error.to_string() };
     let place = node.volumes.kinds().describe_damage(&info.vault, &damage.keys);
     let kind = match damage.missing {
         _ if damage.error.kind() == Kind::Unsupported => "cannot be read by this binary",

@@ -16,6 +16,7 @@ use crate::range::quarantine::Lost;
 use crate::recover::lives;
 use crate::shape::{Home, Portion};
 use crate::state::{Finished, Landed};
+use crate::vault::snapshot;
 use crate::{Error, Vault, limits};
 use rekindle_base::{Kind, Serial};
 use rekindle_content::tree::Root;
@@ -124,7 +125,7 @@ fn take(volume: &Arc<Staged>) -> Option<Prefix> {
             // damaged bytes.
             bytes_max = u64::MAX;
         }
-        let count = plan::prefix(gate.changes.queue.iter(), gate.changes.ready(), bytes_max);
+        let count = plan::prefix(gate.changes.queue.iter(), gate.foldable(), bytes_max);
         let vault = gate.vault();
         let checkpoint = Serial(vault.checkpoint.0 + count as u64);
         (count, bytes_max, vault.root, vault.lost.clone(), checkpoint)
@@ -172,7 +173,9 @@ pub(crate) async fn commit(
         };
         let time = versions::Time::of(&inner.env);
         let versions = versions::next(&before, attempt, &inner.spared(volume.id), time);
-        let value = Vault { root: attempt.root, lost: lost.to_vec(), versions, ..signed };
+        let snapshots = snapshot::reached(&over.value, attempt.checkpoint, &attempt.root, lost);
+        let value =
+            Vault { root: attempt.root, lost: lost.to_vec(), versions, snapshots, ..signed };
         let begun = inner.env.now();
         let error = match inner.writer.replace(&over, value).await {
             Ok(won) => {

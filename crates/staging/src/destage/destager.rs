@@ -246,7 +246,7 @@ impl Staged {
         }
         let facts = Facts {
             ended: gate.ended.is_some(),
-            ready: gate.changes.ready(),
+            ready: gate.foldable(),
             pending: gate.changes.pending(),
             bytes: gate.changes.queue.bytes(),
             age: gate.changes.queue.get(0).map_or(Duration::ZERO, |oldest| now.since(oldest.at())),

@@ -8,6 +8,7 @@
 use crate::queue::{Payload, whole_groups};
 use crate::range::coalesce;
 use crate::recover::recovery::{self, Missing};
+use crate::vault::snapshot;
 use crate::{Accepted, Error, Inner, Staged, Staging, Vault, limits};
 use rekindle_base::{Serial, VolumeId};
 use rekindle_datastore::record::Held;
@@ -136,7 +137,8 @@ impl Staging {
         let begins = value.begins.min(through);
         let logged = value.logged.iter().filter(|run| run.begins < begins).copied().collect();
         let accepted = Some(accepted);
-        let value = Vault { generation, accepted, begins, logged, ..value.clone() };
+        let snapshots = snapshot::kept(value, through);
+        let value = Vault { generation, accepted, begins, logged, snapshots, ..value.clone() };
         let lines = told(reasons, through, &changes[whole..]);
         Ok(Some(Decision { value, lines, through }))
     }
@@ -280,6 +282,7 @@ fn set_back_for_good(
         generation,
         accepted,
         checkpoint: through,
+        snapshots: snapshot::with_content(vault),
         begins: through,
         logged: Vec::new(),
         ..vault.clone()

@@ -135,16 +135,6 @@ impl Drop for Wanting<'_> {
     }
 }
 
-/// The destager's place; given back when dropped.
-struct Turn<'a>(&'a Staged);
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.0.busy.send_replace(false);
-        self.0.inner.destager.wake();
-    }
-}
-
 impl Staged {
     /// Checks everything that the volume has in the datastore and repairs what can be repaired.
     /// Lost bytes are quarantined: reads of them are errors that name them, writes over them heal
@@ -412,22 +402,6 @@ impl Staged {
     /// The stretches that stand for lost keys of the tree.
     pub(crate) fn stretches_of(&self, keys: &[Range<u64>]) -> Vec<Lost> {
         keys.iter().map(|keys| self.home.stretch_of(keys)).collect()
-    }
-
-    /// Takes the destager's place as soon as no batch is in hand.
-    async fn turn(&self) -> Turn<'_> {
-        let mut busy = self.busy.subscribe();
-        loop {
-            {
-                let _gate = self.gate.lock();
-                if !*self.busy.borrow() {
-                    self.busy.send_replace(true);
-                    return Turn(self);
-                }
-            }
-            // The sender lives as long as `self`.
-            let _ = busy.wait_for(|busy| !busy).await;
-        }
     }
 
     /// Whether acknowledged changes are damaged in the log, so that the volume cannot destage.

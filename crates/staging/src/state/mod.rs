@@ -18,6 +18,7 @@ use crate::ack::paused::Paused;
 use crate::queue::{Change, Queue};
 use crate::recover::lives::{Fit, Runs};
 use crate::shape::Shown;
+use crate::vault::snapshot;
 use crate::{Error, Vault};
 use basis::Basis;
 use changes::Changes;
@@ -112,6 +113,18 @@ impl VolumeState {
     /// The serial up to which the home has the changes.
     pub(crate) fn checkpoint(&self) -> Serial {
         self.vault().checkpoint
+    }
+
+    /// Count of the changes that one batch may take: those that are ready, up to the serial of a
+    /// snapshot that waits for its content. A volume that has lost changes goes on without it.
+    pub(crate) fn foldable(&self) -> usize {
+        let ready = self.changes.ready();
+        match snapshot::cut(&self.vault().snapshots) {
+            Some(cut) if self.destaging.lost.is_none() => {
+                ready.min(usize::try_from(cut.0 - self.checkpoint().0).unwrap_or(usize::MAX))
+            }
+            _ => ready,
+        }
     }
 
     /// Registers a waiter for the moment when the datastore has every change submitted so far;

@@ -12,11 +12,21 @@ const GOLDEN_4: &str = include_str!("../../golden/vault-4.json");
 const GOLDEN_5: &str = include_str!("../../golden/vault-5.json");
 const GOLDEN_6: &str = include_str!("../../golden/vault-6.json");
 const GOLDEN_7: &str = include_str!("../../golden/vault-7.json");
-const GOLDEN: &str = include_str!("../../golden/vault-8.json");
+const GOLDEN_8: &str = include_str!("../../golden/vault-8.json");
+const GOLDEN: &str = include_str!("../../golden/vault-9.json");
 
 pub(crate) fn body(block_size: u64) -> VaultBody {
     VaultBody::of(&serde_json::json!({ "block_size": block_size })).unwrap()
 }
+
+const ROOT: Pointer = Pointer {
+    name: [0xa5; 32],
+    pack: PackId([0xc3; 16]),
+    offset: 4096,
+    stored: 700,
+    length: 1500,
+    part: Part::WHOLE,
+};
 
 pub(crate) fn example() -> Vault {
     let id = VolumeId([0x11; 16]);
@@ -28,14 +38,7 @@ pub(crate) fn example() -> Vault {
         owner: Some(NodeId([0x5a; 16])),
         generation: Generation(3),
         checkpoint: Serial(u64::MAX),
-        root: Some(Pointer {
-            name: [0xa5; 32],
-            pack: PackId([0xc3; 16]),
-            offset: 4096,
-            stored: 700,
-            length: 1500,
-            part: Part::WHOLE,
-        }),
+        root: Some(ROOT),
         created: 1_767_225_600_000_000,
         pinned: true,
         lost: vec![Lost { position: 16384, span: 32768 }],
@@ -58,14 +61,31 @@ pub(crate) fn example() -> Vault {
             lost: vec![Lost { position: 0, span: 16384 }],
             replaced: 0,
         }],
+        snapshots: vec![Snapshot {
+            name: "montag".into(),
+            number: 3,
+            taken: 1_767_225_750_000_000,
+            checkpoint: Serial(71),
+            size: 10 << 30,
+            content: Some(SnapshotContent {
+                root: Some(ROOT),
+                lost: vec![Lost { position: 0, span: 16384 }],
+            }),
+        }],
+        snapshots_taken: 4,
         trashed: Some(1_767_225_800_000_000),
         ..Vault::new(id, "größe 1".into(), "block".into(), 20 << 30, body(16384))
     }
 }
 
+/// A vault with only the fields of format 8.
+fn example_8() -> Vault {
+    Vault { snapshots: Vec::new(), snapshots_taken: 0, ..example() }
+}
+
 /// A vault with only the fields of formats 5 to 7.
 fn example_7() -> Vault {
-    Vault { copies: 0, on_missing_copy: MissingCopy::StepDown, ..example() }
+    Vault { copies: 0, on_missing_copy: MissingCopy::StepDown, ..example_8() }
 }
 
 /// A vault with only the fields of format 4.
@@ -143,6 +163,52 @@ fn a_vault_of_format_7_steps_down_when_a_copy_is_missing() {
 }
 
 #[test]
+fn a_vault_of_format_8_has_no_snapshots() {
+    let (vault, _) =
+        rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_8.as_bytes()).unwrap();
+    assert_eq!(vault, example_8());
+}
+
+#[test]
+fn a_snapshot_gets_the_content_of_its_serial_and_no_other() {
+    let pending = |name: &str, number, checkpoint| Snapshot {
+        name: name.into(),
+        number,
+        checkpoint: Serial(checkpoint),
+        content: None,
+        ..example().snapshots[0].clone()
+    };
+    let vault = Vault {
+        checkpoint: Serial(80),
+        snapshots: vec![example().snapshots[0].clone(), pending("a", 4, 90), pending("b", 5, 95)],
+        snapshots_taken: 5,
+        ..example()
+    };
+    assert_eq!(vault.check(), Ok(()));
+    assert_eq!(snapshot::cut(&vault.snapshots), Some(Serial(90)));
+    let root = Some(Pointer { name: [1; 32], ..ROOT });
+    let lost = [Lost { position: 0, span: 512 }];
+    let before = snapshot::reached(&vault, Serial(89), &root, &lost);
+    assert_eq!(before, vault.snapshots, "it is not there yet");
+    let at = snapshot::reached(&vault, Serial(90), &root, &lost);
+    assert_eq!(at[0], vault.snapshots[0]);
+    assert_eq!(at[1].content, Some(SnapshotContent { root, lost: lost.to_vec() }));
+    assert_eq!(snapshot::cut(&at), Some(Serial(95)));
+    let behind = snapshot::reached(&vault, Serial(91), &root, &lost);
+    assert_eq!(behind.iter().map(|one| &*one.name).collect::<Vec<_>>(), ["montag", "b"]);
+    // A salvage mends the content that the newest snapshot shares with the volume.
+    let shared = Vault {
+        checkpoint: Serial(71),
+        snapshots: vec![example().snapshots[0].clone()],
+        ..vault.clone()
+    };
+    let mended = snapshot::reached(&shared, Serial(71), &root, &[]);
+    assert_eq!(mended[0].content, Some(SnapshotContent { root, lost: Vec::new() }));
+    assert_eq!(snapshot::kept(&vault, Serial(92)).len(), 2);
+    assert_eq!(snapshot::with_content(&vault).len(), 1);
+}
+
+#[test]
 fn a_vault_without_a_body_or_with_two_is_damaged() {
     let golden: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
     let body = golden["body"].as_object().unwrap();
@@ -206,6 +272,11 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         change(&mut vault.versions[0]);
         vault
     };
+    let snapshot = |change: fn(&mut Snapshot)| {
+        let mut vault = example();
+        change(&mut vault.snapshots[0]);
+        vault
+    };
     let pointer = example().root.unwrap();
     let text = pointer.to_string().replace(":1500:", ":1500:4097:");
     let in_a_bundle = text.parse().unwrap();
@@ -234,6 +305,12 @@ fn a_vault_whose_fields_mean_nothing_together_is_damaged_and_never_half_believed
         ("version", version(|version| version.size = 7)),
         ("version", version(|version| version.lost[0].span = 11 << 30)),
         ("trash", Vault { state: VaultState::Trashed, trashed: None, ..example() }),
+        ("snapshot", snapshot(|one| one.name = String::new())),
+        ("snapshot", snapshot(|one| one.number = 5)),
+        ("snapshot", snapshot(|one| one.size = 7)),
+        ("snapshot", snapshot(|one| one.content = None)),
+        ("snapshots", Vault { snapshots: vec![example().snapshots[0].clone(); 300], ..example() }),
+        ("snapshot", Vault { snapshots: vec![example().snapshots[0].clone(); 2], ..example() }),
     ];
     assert_eq!(example().check(), Ok(()));
     for (word, vault) in bad {

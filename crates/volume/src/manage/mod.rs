@@ -1,5 +1,5 @@
 //! The commands of a user for a volume: create, list, rename, resize, move, remove, restore, roll
-//! back, pin.
+//! back, pin, take a snapshot, clone.
 //!
 //! [`rest`] is common to those that need the volume out of service first.
 
@@ -17,5 +17,6 @@ pub(crate) mod rested;
 pub(crate) mod roots;
 pub(crate) mod set;
 pub(crate) mod settings;
+pub(crate) mod snapshots;
 pub(crate) mod trash;
 pub(crate) mod versions;

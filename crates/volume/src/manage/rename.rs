@@ -5,7 +5,7 @@
 //! name is made; the vault changes; the old name is deleted; the vault forgets it. After a crash at
 //! any step one of the two names is right, and the reaper, or a removal, frees the other.
 
-use crate::kind::Cut;
+use crate::kind::{Cut, Sizes};
 use crate::manage::create;
 use crate::manage::leftover;
 use crate::manage::list;
@@ -110,9 +110,9 @@ pub(crate) async fn give(
     }
 }
 
-/// Gives a volume another size. A volume grows in service: clients see the new size when they
-/// connect. A smaller size gives up the end of the volume, only with `shrink` and only without
-/// clients.
+/// Gives a volume another size. A volume whose size only limits what it takes changes it in
+/// service. Any other one grows in service: clients see the new size when they connect. A smaller
+/// size gives up its end, only with `shrink` and only without clients.
 pub(crate) async fn resize(
     inner: &Arc<Inner>,
     name: &str,
@@ -123,22 +123,29 @@ pub(crate) async fn resize(
     let _lock = inner.name_locks.take(name).await;
     let vault = records::find(&inner.writer, name).await?.value;
     create::check_size(size)?;
-    let cut = inner.kinds.resizes(&vault, size)?;
-    if size < vault.size && !shrink {
+    let cut = match inner.kinds.resizes(&vault, size)? {
+        Sizes::Any { cut } if size < vault.size => cut,
+        Sizes::Any { .. } => {
+            // A concurrent growth may have been larger.
+            write_size(inner, name, &vault, |now| now.max(size)).await?;
+            return list::show(inner, name).await;
+        }
+        Sizes::Limit | Sizes::Fixed => {
+            write_size(inner, name, &vault, |_| size).await?;
+            return list::show(inner, name).await;
+        }
+    };
+    if !shrink {
         return Err(Error::Invalid(format!(
             "volume '{name}' has {}: {} would cut off its end; make what is in it smaller first (a file system, say), then say --shrink",
             format_size(vault.size),
             format_size(size)
         )));
     }
-    if size < vault.size {
-        let claimed = offline::claim(inner, name, false, "shrinking").await?;
-        let done = shrink_to(&claimed, &vault, size, cut).await;
-        let cause = format!("shrunk to {size} bytes");
-        claimed.finish(done, (Event::OfflineDone, Event::OfflineDone), &cause)?;
-    } else {
-        grow(inner, name, &vault, size).await?;
-    }
+    let claimed = offline::claim(inner, name, false, "shrinking").await?;
+    let done = shrink_to(&claimed, &vault, size, cut).await;
+    let cause = format!("shrunk to {size} bytes");
+    claimed.finish(done, (Event::OfflineDone, Event::OfflineDone), &cause)?;
     list::show(inner, name).await
 }
 
@@ -171,11 +178,15 @@ async fn shrink_to(claimed: &Claim, vault: &Vault, size: u64, cut: Cut) -> Resul
     Ok(())
 }
 
-async fn grow(inner: &Arc<Inner>, name: &str, vault: &Vault, size: u64) -> Result<(), Error> {
-    let resized = |vault: &Vault| {
-        // A concurrent growth may have been larger.
-        Ok(Vault { size: size.max(vault.size), ..vault.clone() })
-    };
+/// Writes another size into the vault of a volume that loses nothing by it, in service or not.
+/// `size` makes it of the present one.
+async fn write_size(
+    inner: &Arc<Inner>,
+    name: &str,
+    vault: &Vault,
+    size: impl Fn(u64) -> u64,
+) -> Result<(), Error> {
+    let resized = |vault: &Vault| Ok(Vault { size: size(vault.size), ..vault.clone() });
     loop {
         let entry = inner.entry(name);
         let (state, live) = {
@@ -188,7 +199,7 @@ async fn grow(inner: &Arc<Inner>, name: &str, vault: &Vault, size: u64) -> Resul
             return Ok(());
         }
         // Claimed, so that no client attaches the volume with its old size.
-        let claimed = match offline::claim(inner, name, false, "growing").await {
+        let claimed = match offline::claim(inner, name, false, "resizing").await {
             // A client has attached it meanwhile.
             Err(Error::Busy { .. }) => continue,
             claimed => claimed?,
@@ -197,7 +208,7 @@ async fn grow(inner: &Arc<Inner>, name: &str, vault: &Vault, size: u64) -> Resul
             Ok(()) => rest::rewrite(inner, name, vault.id, resized).await.map(drop),
             Err(error) => Err(error),
         };
-        let cause = format!("grown to {size} bytes");
+        let cause = format!("resized to {} bytes", size(vault.size));
         return claimed.finish(written, (Event::OfflineDone, Event::OfflineDone), &cause);
     }
 }

@@ -171,8 +171,8 @@ async fn is_lost(
     Ok(is_there.then(|| name.to_owned()))
 }
 
-/// Returns the root of the content, and of the kept earlier contents from a checkpoint on. A volume
-/// in the trash keeps its own.
+/// Returns the root of the content, of the kept earlier contents from a checkpoint on, and of the
+/// snapshots. A volume in the trash keeps its own.
 fn roots_of(vault: &Vault, from: Serial) -> Vec<KeptRoot> {
     let mut roots: Vec<KeptRoot> =
         vault.root.iter().map(|root| KeptRoot { root: *root, until: None }).collect();
@@ -181,5 +181,7 @@ fn roots_of(vault: &Vault, from: Serial) -> Vec<KeptRoot> {
         let until = Some(Timestamp(versions::reached_until(version)));
         Some(KeptRoot { root: version.root?, until })
     }));
+    let snapshots = vault.snapshots.iter().filter_map(|one| one.content.as_ref()?.root);
+    roots.extend(snapshots.map(|root| KeptRoot { root, until: None }));
     roots
 }

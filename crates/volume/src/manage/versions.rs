@@ -7,6 +7,7 @@
 
 use crate::manage::list;
 use crate::manage::rest;
+use crate::manage::snapshots;
 use crate::registry::machine::Event;
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
@@ -71,7 +72,11 @@ pub(crate) async fn rollback(
     let _lock = inner.name_locks.take(name).await;
     // Checked before the claim: a version that does not exist must not take the volume out of
     // service.
-    let vault = records::find(&inner.writer, name).await?.value;
+    let mut vault = records::find(&inner.writer, name).await?.value;
+    if vault.snapshots.iter().any(|one| one.name == to && one.content.is_none()) {
+        snapshots::bring_into_store(inner, name).await?;
+        vault = records::find(&inner.writer, name).await?.value;
+    }
     let version = pick(inner, &vault, to)?;
     is_readable(inner, &vault, &version).await?;
     let claimed = offline::claim(inner, name, false, "going back to an earlier version").await?;
@@ -126,7 +131,8 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
         let generation = vault.generation.next();
         let checkpoint = vault.checkpoint.max(last);
         let segment = vault.accepted.map(|known| known.segment).unwrap_or_default();
-        let newer = vault.versions.iter().take_while(|one| **one != version);
+        let is_newer = |one: &&Version| one.checkpoint > version.checkpoint;
+        let newer = vault.versions.iter().take_while(is_newer).filter(|one| **one != version);
         let over = newer.map(|one| one.replaced).fold(version.replaced, u64::saturating_add);
         Ok(Vault {
             root: version.root,
@@ -138,6 +144,7 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
             logged: Vec::new(),
             accepted: Some(Accepted { generation, through: checkpoint, segment }),
             versions: versions::with_present(vault, over, &spared, Time::of(&inner.env)),
+            snapshots: rekindle_staging::with_content(vault),
             ..vault.clone()
         })
     })
@@ -189,9 +196,10 @@ fn pick(inner: &Inner, vault: &Vault, to: &str) -> Result<Version, Error> {
     }
     let now = inner.env.aging_clock().0;
     let found = vault.versions.iter().find(|one| one.label() == to && versions::is_kept(one, now));
-    found.cloned().ok_or_else(|| {
+    let snapshot = vault.snapshots.iter().find(|one| one.name == to);
+    snapshot.and_then(Version::of).or_else(|| found.cloned()).ok_or_else(|| {
         Error::Invalid(format!(
-            "volume '{name}' keeps no version '{to}': `rekindle volume versions {name}` lists those it keeps"
+            "volume '{name}' has no snapshot or version '{to}': `rekindle snapshot ls {name}` and `rekindle volume versions {name}` list them"
         ))
     })
 }

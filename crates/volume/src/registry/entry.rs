@@ -246,12 +246,12 @@ impl Live {
         self.vault.lock().clone()
     }
 
-    /// Applies a growth: clients that come from now on see the new size.
+    /// Applies another size: clients that come from now on see it.
     pub fn resize(&self, held: Held<Vault>) {
         // The staging grows first, so that no client gets a size that the staging does not know.
         self.staged.resize(held.value.size);
-        let grown = Vault { size: held.value.size, ..(*self.vault()).clone() };
-        *self.vault.lock() = Arc::new(grown);
+        let resized = Vault { size: held.value.size, ..(*self.vault()).clone() };
+        *self.vault.lock() = Arc::new(resized);
         self.staged.adopt_settings(held);
     }
 }
@@ -281,6 +281,12 @@ impl Handle {
     #[must_use]
     pub fn staged(&self) -> &Arc<Staged> {
         &self.hold.live.staged
+    }
+
+    /// Returns the volume's size now, bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.hold.live.vault.lock().size
     }
 
     /// Returns the vault as of the moment of holding (size, body, policy).

@@ -126,6 +126,11 @@ impl Inner {
         Ok(home)
     }
 
+    /// Keeps sweeps from ending while a root is moved from one record to another.
+    pub fn hold_sweeps(&self) -> rekindle_content::Hold {
+        self.content.hold()
+    }
+
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }

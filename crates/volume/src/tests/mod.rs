@@ -18,6 +18,7 @@ mod random;
 mod record_cache;
 mod resizing;
 mod salvaging;
+mod snapshots;
 mod stopping;
 mod sweeping;
 mod trash;

@@ -1,12 +1,12 @@
-//! The vocabulary of what is kept of a volume (earlier versions, the trash), and of its name, size
-//! and settings.
+//! The vocabulary of what is kept of a volume (snapshots, earlier versions, the trash), and of its
+//! name, size and settings.
 
 use super::{Answer, Volume};
-use rekindle_volume::{TrashedVolume, VolumeVersion, WriteSettings};
+use rekindle_volume::{TrashedVolume, VolumeSnapshot, VolumeVersion, WriteSettings};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// The requests about names, sizes, versions and the trash.
+/// The requests about names, sizes, snapshots, versions and the trash.
 pub trait Keep: Send + Sync + 'static {
     /// Gives a volume another name.
     fn rename_volume<'a>(&'a self, name: &'a str, request: Rename) -> Answer<'a, Volume>;
@@ -18,6 +18,18 @@ pub trait Keep: Send + Sync + 'static {
     fn versions<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeVersion>>;
     /// Goes back to an earlier content.
     fn rollback_volume<'a>(&'a self, name: &'a str, request: Rollback) -> Answer<'a, Volume>;
+    /// Lists the snapshots of a volume, the oldest first.
+    fn snapshots<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeSnapshot>>;
+    /// Keeps what a volume has now under a name.
+    fn take_snapshot<'a>(
+        &'a self,
+        name: &'a str,
+        request: TakeSnapshot,
+    ) -> Answer<'a, VolumeSnapshot>;
+    /// Removes a snapshot.
+    fn remove_snapshot<'a>(&'a self, name: &'a str, snapshot: &'a str) -> Answer<'a, ()>;
+    /// Makes a volume that begins with the content of a snapshot.
+    fn clone_volume<'a>(&'a self, name: &'a str, request: CloneVolume) -> Answer<'a, Volume>;
     /// Lists the volumes in the trash, the last removed first.
     fn trash(&self) -> Answer<'_, Vec<TrashedVolume>>;
     /// Takes a volume out of the trash.
@@ -49,11 +61,29 @@ pub struct Resize {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Rollback {
-    /// The version.
+    /// The version, or the name of a snapshot.
     pub version: String,
     /// Go back even when unfinished changes cannot reach the store: they are given up then.
     #[serde(default)]
     pub discard: bool,
+}
+
+/// The request for a snapshot.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TakeSnapshot {
+    /// Its name.
+    pub name: String,
+}
+
+/// The request for a clone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CloneVolume {
+    /// The snapshot whose content it begins with.
+    pub snapshot: String,
+    /// The name of the new volume.
+    pub name: String,
 }
 
 /// The request to take a volume out of the trash.

@@ -1,11 +1,11 @@
 //! Requests over a wire, answered by a fake node.
 
 use super::*;
-use crate::http::api::kept::{Keep, Rename, Resize, Restore, Rollback};
+use crate::http::api::kept::{CloneVolume, Keep, Rename, Resize, Restore, Rollback, TakeSnapshot};
 use crate::http::api::*;
 use rekindle_env::sim::{Faults, World};
 use rekindle_volume::{
-    Account, Salvage, StopProgress, TrashedVolume, VolumeVersion, WriteSettings,
+    Account, Salvage, StopProgress, TrashedVolume, VolumeSnapshot, VolumeVersion, WriteSettings,
 };
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -46,6 +46,30 @@ impl Keep for Fake {
     }
     fn rollback_volume<'a>(&'a self, name: &'a str, _request: Rollback) -> Answer<'a, Volume> {
         Box::pin(async move { known(name) })
+    }
+    fn snapshots<'a>(&'a self, name: &'a str) -> Answer<'a, Vec<VolumeSnapshot>> {
+        Box::pin(async move { known(name).map(|_| vec![VolumeSnapshot::default()]) })
+    }
+    fn take_snapshot<'a>(
+        &'a self,
+        name: &'a str,
+        request: TakeSnapshot,
+    ) -> Answer<'a, VolumeSnapshot> {
+        Box::pin(async move {
+            known(name).map(|_| VolumeSnapshot { name: request.name, ..Default::default() })
+        })
+    }
+    fn remove_snapshot<'a>(&'a self, name: &'a str, snapshot: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            known(name)?;
+            match snapshot {
+                "a/b c" => Ok(()),
+                _ => Err(ApiError::new(Kind::NotFound, snapshot)),
+            }
+        })
+    }
+    fn clone_volume<'a>(&'a self, name: &'a str, request: CloneVolume) -> Answer<'a, Volume> {
+        Box::pin(async move { Ok(Volume { name: request.name, ..known(name)? }) })
     }
     fn trash(&self) -> Answer<'_, Vec<TrashedVolume>> {
         Box::pin(async {

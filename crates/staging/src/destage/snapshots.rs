@@ -1,0 +1,157 @@
+//! Snapshots of a volume in service, taken and removed by one conditional write of the vault.
+//!
+//! The write happens in the destager's place, so the volume's root stays as it is meanwhile, and
+//! the next batch knows the serial that it must not pass. An attempt with an unknown outcome is
+//! decided by reading the vault back, as that of a commit is.
+
+use crate::ack::policy::Mode;
+use crate::ack::staged::Staged;
+use crate::destage::batch::{vault_now, wait};
+use crate::destage::commit::{Attempt, Verdict, judge};
+use crate::{Error, Snapshot, SnapshotContent, Ticket, Vault, limits};
+use rekindle_base::{Kind, Serial};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Staged {
+    /// Returns the volume's snapshots, by ascending number.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        self.gate.lock().vault().snapshots.clone()
+    }
+
+    /// Returns the snapshot of a number.
+    #[must_use]
+    pub fn snapshot(&self, number: u32) -> Option<Snapshot> {
+        let gate = self.gate.lock();
+        gate.vault().snapshots.iter().find(|one| one.number == number).cloned()
+    }
+
+    /// Keeps under a name what the volume has now: every change that was acknowledged before the
+    /// call, and none that is submitted after its end. The log has these changes durably when it
+    /// returns; the datastore may get them later, unless the policy has no log.
+    pub async fn take_snapshot(self: &Arc<Self>, name: &str) -> Result<Snapshot, Error> {
+        let _turn = self.turn().await;
+        let (at, end) = {
+            let gate = self.gate.lock();
+            self.may_promise(&gate)?;
+            // What only RAM has was not acknowledged.
+            let logged = gate.changes.logged();
+            (Serial(gate.checkpoint().0 + logged as u64), gate.changes.end)
+        };
+        match self.mode {
+            Mode::Log { .. } => self.sync(Ticket(end)).await?,
+            Mode::Store { .. } => self.inner.log.commit(end).await?,
+        }
+        let taken = self.inner.env.wall_clock().0;
+        let add = |vault: &Vault| {
+            if vault.snapshots.iter().any(|one| one.name == name) {
+                return Err(Error::Invalid(format!(
+                    "volume {} has a snapshot '{name}' already: take another name, or remove that one first",
+                    vault.name
+                )));
+            }
+            if vault.snapshots_taken >= limits::SNAPSHOTS_TAKEN_MAX {
+                return Err(Error::Invalid(format!(
+                    "volume {} has had {} snapshots, and there are no numbers for more: go on with a clone",
+                    vault.name, vault.snapshots_taken
+                )));
+            }
+            if vault.snapshots.len() >= limits::SNAPSHOTS_MAX {
+                return Err(Error::Invalid(format!(
+                    "volume {} has {} snapshots, and no more fit: remove one first",
+                    vault.name,
+                    vault.snapshots.len()
+                )));
+            }
+            let is_stored = at <= vault.checkpoint;
+            let content = SnapshotContent { root: vault.root, lost: vault.lost.clone() };
+            let mut next = vault.clone();
+            next.snapshots_taken += 1;
+            next.snapshots.push(Snapshot {
+                name: name.to_owned(),
+                number: next.snapshots_taken,
+                taken,
+                checkpoint: at,
+                size: vault.size,
+                content: is_stored.then_some(content),
+            });
+            Ok(next)
+        };
+        let is_ours = |vault: &Vault| {
+            vault.snapshots.iter().any(|one| one.name == name && one.taken == taken)
+        };
+        let vault = self.rewrite(add, is_ours).await?;
+        let mut found = vault.snapshots.into_iter().filter(|one| one.name == name);
+        Ok(found.next().expect("it was just written"))
+    }
+
+    /// Removes a snapshot. What only it kept in the store is free for the sweep.
+    pub async fn remove_snapshot(self: &Arc<Self>, name: &str) -> Result<(), Error> {
+        let _turn = self.turn().await;
+        let remove = |vault: &Vault| {
+            let mut next = vault.clone();
+            next.snapshots.retain(|one| one.name != name);
+            match next.snapshots.len() < vault.snapshots.len() {
+                true => Ok(next),
+                false => Err(Error::Invalid(format!(
+                    "volume {} has no snapshot '{name}': `rekindle snapshot ls {}` lists those it has",
+                    vault.name, vault.name
+                ))),
+            }
+        };
+        let is_gone = |vault: &Vault| vault.snapshots.iter().all(|one| one.name != name);
+        self.rewrite(remove, is_gone).await.map(drop)
+    }
+
+    /// Changes the vault without its content. The caller has the destager's place. `has_landed`
+    /// tells a vault that was read back whether it has the change.
+    async fn rewrite(
+        self: &Arc<Self>,
+        change: impl Fn(&Vault) -> Result<Vault, Error>,
+        has_landed: impl Fn(&Vault) -> bool,
+    ) -> Result<Vault, Error> {
+        let inner = &self.inner;
+        inner.not_dismissed().await?;
+        let ours = self.held();
+        if ours.value.owner != Some(inner.writer.node) || ours.value.generation != self.generation {
+            return Err(self.fenced());
+        }
+        let Vault { root, checkpoint, .. } = ours.value;
+        let attempt = Attempt { root, checkpoint, over: 0 };
+        let (mut over, mut pause, mut is_open) = (ours.clone(), Duration::ZERO, false);
+        loop {
+            self.may_promise(&self.gate.lock())?;
+            let error = match inner.writer.replace(&over, change(&over.value)?).await {
+                Ok(won) => {
+                    over = won;
+                    break;
+                }
+                Err(error) => error,
+            };
+            if error.kind() == Kind::Full && !is_open {
+                return Err(error.into());
+            }
+            is_open |= !matches!(error.kind(), Kind::Conflict | Kind::Full);
+            if error.kind() != Kind::Conflict {
+                wait(self, &error, &mut pause).await?;
+            }
+            over = vault_now(self, &over.key, &mut pause).await?;
+            let life = inner.writer.life().incarnation;
+            match judge(life, &ours.value, &attempt, &over.value) {
+                Verdict::Won | Verdict::Unchanged if has_landed(&over.value) => break,
+                Verdict::Won | Verdict::Unchanged => {}
+                // The next batch adopts it, or goes over it.
+                Verdict::Late => {
+                    let late = "a commit from before a restart landed in between: once more";
+                    return Err(rekindle_datastore::Error::Unavailable(late.into()).into());
+                }
+                Verdict::Deposed => return Err(self.deposed_by(over.value.incarnation)),
+                Verdict::Fenced | Verdict::Absurd => return Err(self.fenced()),
+            }
+        }
+        let vault = over.value.clone();
+        self.adopt_settings(over);
+        Ok(vault)
+    }
+}

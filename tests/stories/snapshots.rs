@@ -1,0 +1,107 @@
+//! Snapshots and clones, of a mounted file system and of a disk that is written meanwhile.
+
+use crate::files::{Mounted, same_trees, skipped, start};
+use anyhow::Result;
+use e2e::Daemon;
+use e2e::random::for_story;
+use e2e::shell::{Shell, repository, skip_without, wait_until};
+use serde_json::Value;
+use std::path::Path;
+
+/// The names of a volume's snapshots, and whether the store has them.
+fn listed(daemon: &Daemon, volume: &str) -> Result<Vec<(String, bool)>> {
+    let rows = daemon.cli(&["snapshot", "ls", volume])?;
+    let row =
+        |row: &Value| (row["name"].as_str().unwrap_or_default().to_owned(), row["stored"] == true);
+    Ok(rows.as_array().into_iter().flatten().map(row).collect())
+}
+
+#[test]
+fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> Result<()> {
+    if skipped(&["diff", "cp", "ls"]) {
+        return Ok(());
+    }
+    let daemon = start("snapshots")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let root = &mounted.folder;
+    let source = repository().join("crates/file");
+    Shell::new("cp").arg("-a").arg(&source).arg(root.join("tree")).run()?;
+    daemon.cli(&["snapshot", "take", "home", "monday"])?;
+    std::fs::write(root.join("tree/Cargo.toml"), b"over")?;
+    std::fs::remove_dir_all(root.join("tree/src"))?;
+    let past = root.join(".snapshots/monday/tree");
+    same_trees(&source, &past)?;
+    let names = Shell::new("ls").arg("-A").arg(root).run()?;
+    assert_eq!(names.trim(), "tree", "what is in the past is found, and not listed");
+    let told = std::fs::write(past.join("new"), b"x").unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(30), "EROFS: {told}");
+    // Over a kill the snapshot is as it was, and a clone has it, too.
+    let worker = daemon.worker()?;
+    daemon.kill_worker()?;
+    daemon.wait_for_worker_after(worker)?;
+    same_trees(&source, &past)?;
+    daemon.cli(&["snapshot", "clone", "home", "monday", "other"])?;
+    let clone = Mounted::at(&daemon, "other", "clone")?;
+    same_trees(&source, &clone.folder.join("tree"))?;
+    std::fs::write(clone.folder.join("tree/Cargo.toml"), b"the clone's")?;
+    assert_eq!(std::fs::read(root.join("tree/Cargo.toml"))?, b"over");
+    assert!(std::fs::read(past.join("Cargo.toml"))?.starts_with(b"[package]"));
+    // Without the snapshot and its volume, the clone has all of its own.
+    daemon.cli(&["snapshot", "rm", "home", "monday"])?;
+    // The kernel looks again after a second.
+    wait_until("the snapshot to go", || {
+        std::fs::metadata(root.join(".snapshots/monday")).is_err()
+    })?;
+    mounted.unmount()?;
+    daemon.cli(&["volume", "rm", "home", "--now"])?;
+    daemon.cli(&["volume", "drain", "other"])?;
+    daemon.cli(&["sweep", "run"])?;
+    std::fs::write(
+        clone.folder.join("tree/Cargo.toml"),
+        std::fs::read(source.join("Cargo.toml"))?,
+    )?;
+    same_trees(&source, &clone.folder.join("tree"))?;
+    clone.unmount()?;
+    let found = daemon.cli(&["verify"])?;
+    assert_eq!(found["result"]["damaged"], 0, "{found}");
+    Ok(())
+}
+
+#[test]
+fn a_disk_goes_back_to_a_snapshot_that_was_taken_amid_writes_and_kills() -> Result<()> {
+    if skip_without(&["nbdcopy", "cmp"], false) {
+        return Ok(());
+    }
+    let mut daemon = Daemon::start("snapshots-disk")?;
+    daemon.create("vm1", "48M", &[])?;
+    let images: Vec<_> = (0..3).map(|n| daemon.scratch().join(format!("image{n}"))).collect();
+    for image in &images {
+        std::fs::write(image, for_story(&image.display().to_string()).bytes(48 << 20))?;
+    }
+    let fill = |daemon: &Daemon, image: &Path| {
+        Shell::new("nbdcopy").arg("--flush").arg(image).arg(daemon.uri("vm1")).run().map(drop)
+    };
+    let is_as = |daemon: &Daemon, volume: &str, image: &Path| {
+        let copy = daemon.scratch().join("copy");
+        Shell::new("nbdcopy").arg(daemon.uri(volume)).arg(&copy).run()?;
+        e2e::tree::same(image, &copy)
+    };
+    fill(&daemon, &images[0])?;
+    daemon.cli(&["snapshot", "take", "vm1", "first"])?;
+    fill(&daemon, &images[1])?;
+    // The second snapshot is mostly in the log when everything is killed.
+    daemon.cli(&["snapshot", "take", "vm1", "second"])?;
+    daemon.kill_all()?;
+    daemon.up()?;
+    fill(&daemon, &images[2])?;
+    daemon.cli(&["snapshot", "clone", "vm1", "second", "vm2"])?;
+    is_as(&daemon, "vm2", &images[1])?;
+    is_as(&daemon, "vm1", &images[2])?;
+    daemon.cli(&["volume", "rollback", "vm1", "--to", "first"])?;
+    is_as(&daemon, "vm1", &images[0])?;
+    let all = vec![("first".to_owned(), true), ("second".to_owned(), true)];
+    assert_eq!(listed(&daemon, "vm1")?, all);
+    let found = daemon.cli(&["verify"])?;
+    assert_eq!(found["result"]["damaged"], 0, "{found}");
+    Ok(())
+}
