@@ -24,6 +24,8 @@ pub fn resize(common: &Common, request: &Resize) -> Outcome {
     let volume: Volume = client(common)?.post(&volume_path(&request.name, "/resize"), &body)?;
     let size = format_size(volume.size);
     let anew = match volume.clients {
+        // A file system sees it at once.
+        _ if volume.kind == "file" => "",
         0 => "",
         _ => "; those who use it see that when they connect anew",
     };

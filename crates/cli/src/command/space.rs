@@ -19,13 +19,14 @@ pub fn run(common: &Common, space: &Space) -> Outcome<u8> {
 
 fn print(found: &Value) {
     let bytes = |value: &Value| value.as_u64().unwrap_or(0);
-    let mut table = output::table(["VOLUME", "SIZE", "USED", "ONLY ITS OWN", "METADATA"]);
+    let mut table = output::table(["VOLUME", "SIZE", "USED", "ONLY ITS OWN", "SNAPSHOTS", "METADATA"]);
     for volume in found["volumes"].as_array().into_iter().flatten() {
         table.add_row([
             volume["name"].as_str().unwrap_or_default().to_owned(),
             format_size(bytes(&volume["size"])),
             format_size(bytes(&volume["used"])),
             format_size(bytes(&volume["unique"])),
+            format_size(bytes(&volume["snapshots"])),
             format_size(bytes(&volume["metadata"])),
         ]);
     }
@@ -42,10 +43,15 @@ fn print(found: &Value) {
         format_size(stored),
         ratio(distinct, stored),
     ));
+    let past = bytes(&all["snapshots"]);
+    if past > 0 {
+        output::line(&format!("snapshots keep {about}{} more as stored", format_size(past)));
+    }
     output::line(
         "USED counts what was written and not trimmed, as of the last commit to the store;",
     );
-    output::line("ONLY ITS OWN is what the store gets back when the volume is purged.");
+    output::line("ONLY ITS OWN is what the store gets back when the volume is purged,");
+    output::line("SNAPSHOTS what of that only its snapshots keep.");
 }
 
 /// Formats how often the smaller fits into the larger, to a tenth.

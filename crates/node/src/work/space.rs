@@ -33,6 +33,8 @@ struct Sampled {
     stored: u32,
     /// The only volume that has it; `None`: several volumes have it.
     owner: Option<usize>,
+    /// Whether only snapshots have it.
+    is_past: bool,
 }
 
 /// A visitor that counts the chunks it meets.
@@ -42,6 +44,8 @@ struct Count {
     limit: u64,
     sample_max: usize,
     volume: usize,
+    /// Whether the content is that of a snapshot. What a volume has now is walked before.
+    is_past: bool,
     counted: Vec<Counted>,
     nodes: HashSet<u64>,
     tell: Box<dyn FnMut(u64) + Send>,
@@ -55,6 +59,7 @@ impl Count {
             limit: u64::MAX,
             sample_max,
             volume: 0,
+            is_past: false,
             counted: vec![Counted::default(); volumes],
             nodes: HashSet::new(),
             tell,
@@ -63,17 +68,23 @@ impl Count {
     }
 
     fn data(&mut self, hash: u64, length: u32, stored: u32) {
-        let counted = &mut self.counted[self.volume];
-        counted.chunks += 1;
-        counted.used += u64::from(length);
+        let (volume, is_past) = (self.volume, self.is_past);
+        if !is_past {
+            let counted = &mut self.counted[volume];
+            counted.chunks += 1;
+            counted.used += u64::from(length);
+        }
         if hash >= self.limit {
             return;
         }
-        let volume = self.volume;
-        self.sample
-            .entry(hash)
-            .and_modify(|found| found.owner = found.owner.filter(|&owner| owner == volume))
-            .or_insert(Sampled { length, stored, owner: Some(volume) });
+        let found = self.sample.entry(hash).or_insert(Sampled {
+            length,
+            stored,
+            owner: Some(volume),
+            is_past,
+        });
+        found.owner = found.owner.filter(|&owner| owner == volume);
+        found.is_past &= is_past;
         if self.sample.len() > self.sample_max {
             self.limit /= 2;
             let limit = self.limit;
@@ -93,10 +104,18 @@ impl Count {
         self.scaled(own.map(|found| u64::from(found.stored)).sum())
     }
 
-    /// Estimates the bytes of all distinct chunks: their content, and as they are stored.
+    /// Estimates the stored bytes that only snapshots have: those of one volume, or of all.
+    fn past(&self, volume: Option<usize>) -> u64 {
+        let is_its = |found: &&Sampled| volume.is_none() || found.owner == volume;
+        let past = self.sample.values().filter(|found| found.is_past).filter(is_its);
+        self.scaled(past.map(|found| u64::from(found.stored)).sum())
+    }
+
+    /// Estimates the bytes of all distinct chunks that volumes have now: their content, and as they
+    /// are stored.
     fn distinct(&self) -> (u64, u64) {
-        let sum =
-            |of: fn(&Sampled) -> u32| self.sample.values().map(|found| u64::from(of(found))).sum();
+        let now = || self.sample.values().filter(|found| !found.is_past);
+        let sum = |of: fn(&Sampled) -> u32| now().map(|found| u64::from(of(found))).sum();
         (self.scaled(sum(|found| found.length)), self.scaled(sum(|found| found.stored)))
     }
 }
@@ -116,7 +135,9 @@ impl Visitor for Count {
         }
         if rekindle_content::pack::class(pointer.pack) == rekindle_content::Class::Metadata {
             let is_new = self.nodes.insert(hash(pointer));
-            self.counted[self.volume].metadata += u64::from(pointer.share()) * u64::from(is_new);
+            if is_new && !self.is_past {
+                self.counted[self.volume].metadata += u64::from(pointer.share());
+            }
             return is_new;
         }
         self.data(hash(pointer), pointer.length, pointer.share());
@@ -146,11 +167,15 @@ pub async fn space(
         // Each volume's tree is walked, even if another volume has the same one: both have its
         // chunks.
         count.nodes.clear();
-        let roots: Vec<Pointer> = vault.root.iter().copied().collect();
-        walk(&node.content, &roots, &mut count).await.map_err(|error| {
-            let message = format!("volume '{}' could not be counted: {error}", vault.name);
-            ApiError::new(error.kind(), message)
-        })?;
+        let snapshots = vault.snapshots.iter().filter_map(|one| one.content.as_ref()?.root);
+        let now: Vec<Pointer> = vault.root.iter().copied().collect();
+        for (is_past, roots) in [(false, now), (true, snapshots.collect())] {
+            count.is_past = is_past;
+            walk(&node.content, &roots, &mut count).await.map_err(|error| {
+                let message = format!("volume '{}' could not be counted: {error}", vault.name);
+                ApiError::new(error.kind(), message)
+            })?;
+        }
     }
     let volumes: Vec<Value> = vaults
         .iter()
@@ -165,6 +190,7 @@ pub async fn space(
                 "chunks": counted.chunks,
                 "metadata": counted.metadata,
                 "unique": count.unique(index),
+                "snapshots": count.past(Some(index)),
             })
         })
         .collect();
@@ -172,7 +198,12 @@ pub async fn space(
     let (distinct, stored) = count.distinct();
     Ok(json!({
         "volumes": volumes,
-        "all": { "used": used, "distinct": distinct, "stored": stored },
+        "all": {
+            "used": used,
+            "distinct": distinct,
+            "stored": stored,
+            "snapshots": count.past(None),
+        },
         "exact": count.limit == u64::MAX,
     }))
 }
@@ -185,6 +216,20 @@ mod tests {
     /// Makes a uniform number, like the name of a chunk.
     fn name(number: u64) -> u64 {
         Random::new(number).next_u64()
+    }
+
+    #[test]
+    fn what_only_snapshots_have_is_told_apart() {
+        let mut count = Count::new(2, 1000, Box::new(|_| ()));
+        (0..100).for_each(|number| count.data(name(number), 16, 4));
+        count.is_past = true;
+        (50..150).for_each(|number| count.data(name(number), 16, 4));
+        (count.volume, count.is_past) = (1, false);
+        (140..160).for_each(|number| count.data(name(number), 16, 4));
+        assert_eq!((count.counted[0].used, count.counted[1].used), (1600, 320));
+        assert_eq!((count.past(Some(0)), count.past(Some(1)), count.past(None)), (160, 0, 160));
+        assert_eq!((count.unique(0), count.unique(1)), (140 * 4, 10 * 4));
+        assert_eq!(count.distinct(), (120 * 16, 120 * 4));
     }
 
     #[test]
