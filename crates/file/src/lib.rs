@@ -18,6 +18,7 @@ mod settings;
 mod state;
 mod table;
 mod types;
+mod witness;
 
 #[cfg(test)]
 mod tests;
@@ -29,5 +30,7 @@ pub const FORMATS: [(&str, u32); 2] =
 pub use files::Files;
 pub use home::Home;
 pub use kind::{File, KIND};
+pub use names::Seal;
 pub use settings::RootSettings;
 pub use types::*;
+pub use witness::{Halt, Sight, Witness};

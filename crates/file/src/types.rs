@@ -1,5 +1,6 @@
 //! What a caller of a file system gives and gets: attributes, names, space, errors.
 
+use crate::witness::Witness;
 use bytes::Bytes;
 use rekindle_env::Timestamp;
 pub use rustix::io::Errno;
@@ -90,13 +91,24 @@ pub struct SetAttr {
 }
 
 /// The caller of a change.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Caller {
+#[derive(Clone, Copy, Default)]
+pub struct Caller<'a> {
     /// Owner of what the call makes.
     pub uid: u32,
     pub gid: u32,
     /// The request, of a client that may send it again when a reply is lost.
     pub origin: Option<Origin>,
+    /// The same, of a client that does not number its requests.
+    pub call: Option<Call>,
+    /// Who judges the change in its turn.
+    pub witness: Option<&'a dyn Witness>,
+}
+
+impl Caller<'_> {
+    /// Returns the mode that a change gives an inode.
+    pub(crate) fn settled(&self, mode: u16) -> u16 {
+        self.witness.map_or(mode, |witness| witness.settle_mode(mode))
+    }
 }
 
 /// The identity of a request.
@@ -110,6 +122,18 @@ pub struct Origin {
     pub oldest: u64,
 }
 
+/// The identity of a request of a client that does not number its requests: NFS has xids, which
+/// ascend or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// The client.
+    pub client: u64,
+    /// Seconds since 1970 when it came: what is old is forgotten.
+    pub at: u64,
+    /// A hash of the request.
+    pub key: u64,
+}
+
 /// A new inode.
 #[derive(Debug, Clone, Copy)]
 pub struct NewNode<'a> {
@@ -119,6 +143,8 @@ pub struct NewNode<'a> {
     pub device: u32,
     /// Of a symlink: its target.
     pub target: &'a [u8],
+    /// When it was accessed and modified, if not now.
+    pub stamps: Option<[Time; 2]>,
 }
 
 /// A name in a directory.

@@ -20,7 +20,7 @@ fn check_xattr(name: &[u8]) -> Result<(), Errno> {
 
 impl Files {
     /// Sets attributes.
-    pub async fn set_attr(&self, caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+    pub async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;
             if let Some(size) = set.size {
@@ -36,7 +36,7 @@ impl Files {
                 draft.inode(ino)?.modified = now;
             }
             let inode = draft.inode(ino)?;
-            inode.mode = set.mode.map_or(inode.mode, |mode| mode & 0o7777);
+            inode.mode = caller.settled(set.mode.map_or(inode.mode, |mode| mode & 0o7777));
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             inode.accessed = set.accessed.unwrap_or(inode.accessed);
@@ -61,7 +61,7 @@ impl Files {
     /// Sets an extended attribute.
     pub async fn set_xattr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         name: &[u8],
         value: &[u8],
@@ -88,7 +88,7 @@ impl Files {
     }
 
     /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
+    pub async fn remove_xattr(&self, caller: Caller<'_>, ino: Ino, name: &[u8]) -> Done<()> {
         check_xattr(name)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;

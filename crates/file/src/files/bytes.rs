@@ -1,6 +1,6 @@
 //! The bytes of files.
 
-use super::{Done, Files, Rest, Turn};
+use super::{Done, Files, Rest, Turn, judge};
 use crate::files::attributes::resize;
 use crate::files::draft::Draft;
 use crate::format::inode::Inode;
@@ -80,7 +80,7 @@ impl Files {
 
     /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
     /// [`Files::sync`].
-    pub async fn write(&self, _caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+    pub async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         if data.len() > limits::WRITE_BYTES_MAX {
             return Err(Errno::INVAL.into());
         }
@@ -91,6 +91,7 @@ impl Files {
         }
         let (now, room) = (self.now(), self.size());
         let plan = |view: &View<'_>| {
+            judge(&caller, view)?;
             let mut inode = regular(view, ino)?;
             let allocated = allocated_after(&inode, offset, end);
             let more = allocated.cast_signed() - inode.allocated.cast_signed();
@@ -100,6 +101,10 @@ impl Files {
             inode.size = inode.size.max(end);
             inode.allocated = allocated;
             (inode.modified, inode.changed) = (now, now);
+            inode.mode = caller.settled(inode.mode);
+            if let Some(witness) = caller.witness {
+                witness.changed(&inode.attr(ino));
+            }
             Ok((ino, inode, more))
         };
         let (turn, change) = self.in_turn(plan).await?;
@@ -131,7 +136,7 @@ impl Files {
     /// Changes what a range of a file is.
     pub async fn allocate(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         what: Allocate,
         offset: u64,

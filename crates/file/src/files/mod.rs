@@ -20,7 +20,7 @@ use crate::limits;
 use crate::look::{Look, Stop, unreadable};
 use crate::state::{ORPHANS, State, View, decode_own};
 use crate::table;
-use crate::types::{Attr, Caller, Error, Ino, Origin, Space, Time};
+use crate::types::{Attr, Call, Caller, Error, Ino, Origin, Space, Time};
 use draft::Draft;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};
@@ -118,6 +118,12 @@ impl Files {
         self.totals(|totals| totals.has(&origin))
     }
 
+    /// Whether a call was carried out before.
+    #[must_use]
+    pub fn was_called(&self, call: &Call) -> bool {
+        self.totals(|totals| totals.has_call(call))
+    }
+
     fn totals<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
         read(self.home.state.lock().totals.as_ref().expect("a volume is ready before it is used"))
     }
@@ -172,14 +178,15 @@ impl Files {
     /// Carries a change out: `plan` drafts it, and may be called again.
     async fn change<T>(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         plan: impl Fn(&mut Draft<'_, '_>) -> Result<T, Stop>,
     ) -> Done<T> {
         let now = self.now();
         let draft = |view: &View<'_>| {
+            judge(&caller, view)?;
             let mut draft = Draft::new(view, now);
             let outcome = plan(&mut draft)?;
-            Ok((outcome, draft.effects(self.size(), caller.origin)?))
+            Ok((outcome, draft.effects(self.size(), &caller)?))
         };
         let (turn, (outcome, effects)) = self.in_turn(draft).await?;
         let rest = self.enter(turn, &effects).await?;
@@ -272,6 +279,11 @@ impl Files {
     pub async fn attr(&self, ino: Ino) -> Done<Attr> {
         self.look(|view| Ok(view.inode(ino)?.attr(ino))).await
     }
+}
+
+/// Asks the caller's witness.
+fn judge(caller: &Caller<'_>, view: &View<'_>) -> Result<(), Stop> {
+    caller.witness.map_or(Ok(()), |witness| witness.judge(view).map_err(|halt| halt.0))
 }
 
 fn check(state: &State) -> Result<(), Stop> {

@@ -70,7 +70,7 @@ impl Files {
     /// Makes an inode and its first name.
     pub async fn create(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
         node: &NewNode<'_>,
@@ -90,9 +90,10 @@ impl Files {
             }
             let is_dir = node.kind == FileType::Directory;
             let inherits = parent.mode & SET_GROUP_ID != 0;
+            let group = if inherits && is_dir { SET_GROUP_ID } else { 0 };
             let inode = Inode {
                 kind: node.kind,
-                mode: node.mode & 0o7777 | if inherits && is_dir { SET_GROUP_ID } else { 0 },
+                mode: caller.settled(node.mode & 0o7777 | group),
                 links: if is_dir { 2 } else { 1 },
                 uid: caller.uid,
                 gid: if inherits { parent.gid } else { caller.gid },
@@ -100,8 +101,8 @@ impl Files {
                 size: node.target.len() as u64,
                 allocated: 0,
                 parent: if is_dir { dir } else { 0 },
-                accessed: draft.now,
-                modified: draft.now,
+                accessed: node.stamps.map_or(draft.now, |[accessed, _]| accessed),
+                modified: node.stamps.map_or(draft.now, |[_, modified]| modified),
                 changed: draft.now,
                 created: draft.now,
                 target: Bytes::copy_from_slice(node.target),
@@ -120,7 +121,7 @@ impl Files {
     }
 
     /// Gives an inode another name.
-    pub async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
+    pub async fn link(&self, caller: Caller<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
         check_name(name)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let parent = draft.view.dir(dir)?;
@@ -145,7 +146,7 @@ impl Files {
     }
 
     /// Removes a name of a file. The file goes with its last name, once no client uses it.
-    pub async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    pub async fn unlink(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         check_name(name)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let (position, named) = existing(draft.view, dir, name)?;
@@ -160,7 +161,7 @@ impl Files {
     }
 
     /// Removes an empty directory.
-    pub async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    pub async fn remove_dir(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         check_name(name)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let (position, named) = existing(draft.view, dir, name)?;
@@ -177,7 +178,7 @@ impl Files {
     /// Renames, as one change.
     pub async fn rename(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         (from_dir, from): (Ino, &[u8]),
         (to_dir, to): (Ino, &[u8]),
         how: Rename,

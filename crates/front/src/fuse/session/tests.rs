@@ -1,6 +1,6 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
-use super::super::testing::Memory;
+use crate::target::testing::Memory;
 use super::super::wire::{
     EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn, SizeOut,
     ValidAttrOut, opcode, valid,
