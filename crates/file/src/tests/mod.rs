@@ -2,6 +2,7 @@
 
 mod bed;
 mod model;
+mod witness;
 
 use crate::*;
 use bed::Bed;

@@ -5,23 +5,16 @@
 //! client that has gone are cut off: it sends them again over another connection, and a late one
 //! must not follow what it does there.
 
-use super::answer::Question;
+use super::desk::Desk;
+use super::handle;
 use super::limits;
-use super::meters::Meters;
-use super::permission::Credentials;
-use super::replies::Failed;
-use super::rpc::{self, LAST_FRAGMENT, Outcome, Unheard};
+use super::rpc::{self, LAST_FRAGMENT, Unheard};
 use super::server::Server;
 use super::settings::Peer;
 use super::target::Exports;
 use super::xdr::Args;
-use super::{handle, mount};
 use crate::conn::{Budget, Lease, Pipe, Stop};
-use nfs3_types::mount::MOUNT_PROGRAM;
-use nfs3_types::nfs3::NFS_PROGRAM;
-use nfs3_types::rpc::auth_stat;
-use nfs3_types::{mount as mount3, nfs3};
-use rekindle_file::Call;
+use nfs3_types::nfs3::{self, NFS_PROGRAM};
 use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
@@ -62,9 +55,8 @@ pub async fn run<E: Exports>(line: Line<E>, pipe: impl Pipe, mut stop: Stop) -> 
     // Its drop ends all calls that are under way.
     let (_cut, is_cut) = watch::channel(());
     let env = line.server.env.clone();
-    let shared = Shared { server: line.server, peer: line.peer, meters: Meters::new() };
     let mut session = Session {
-        shared: Arc::new(shared),
+        desk: Arc::new(Desk::new(line.server, line.peer)),
         budget: line.budget,
         under_way: Arc::new(Semaphore::new(limits::UNDER_WAY_BYTES_MAX)),
         replies,
@@ -86,15 +78,8 @@ pub async fn run<E: Exports>(line: Line<E>, pipe: impl Pipe, mut stop: Stop) -> 
     end
 }
 
-/// What the calls of a session share.
-struct Shared<E: Exports> {
-    server: Arc<Server<E>>,
-    peer: Peer,
-    meters: Meters,
-}
-
 struct Session<E: Exports> {
-    shared: Arc<Shared<E>>,
+    desk: Arc<Desk<E>>,
     budget: Budget,
     under_way: Arc<Semaphore>,
     replies: mpsc::UnboundedSender<Unsent>,
@@ -127,7 +112,7 @@ impl<E: Exports> Session<E> {
         let mark = reader.read_u32().await?;
         let mut held = Held::default();
         self.count(&mut held, limits::CALL_COUNTS).await;
-        let env = self.shared.server.env.clone();
+        let env = self.desk.env().clone();
         let rest = self.rest_of_record(reader, mark, &mut held);
         let late = || End::Io(io::ErrorKind::TimedOut.into());
         let record = env.timeout(limits::RECORD_TIME_MAX, rest).await.map_err(|_| late())??;
@@ -188,108 +173,17 @@ impl<E: Exports> Session<E> {
     }
 
     fn begin(&self, record: Vec<u8>, held: Held) {
-        let (shared, replies) = (self.shared.clone(), self.replies.clone());
+        let (desk, replies) = (self.desk.clone(), self.replies.clone());
         let mut is_cut = self.is_cut.clone();
-        let env = shared.server.env.clone();
-        env.spawn("nfs-call", async move {
+        desk.env().clone().spawn("nfs-call", async move {
             let reply = tokio::select! {
                 biased;
                 _ = is_cut.changed() => return,
-                reply = shared.answer(&record) => reply,
+                reply = desk.answer(&record) => reply,
             };
             // The session has ended, otherwise.
             let _ = replies.send(Unsent { reply, _held: held });
         });
-    }
-}
-
-impl<E: Exports> Shared<E> {
-    /// Answers a call that [`rpc::call`] has taken apart before.
-    async fn answer(&self, record: &[u8]) -> Vec<u8> {
-        self.meters.called();
-        let Ok(call) = rpc::call(record) else { return Vec::new() };
-        let serves = match call.program {
-            nfs3::PROGRAM => nfs3::VERSION,
-            mount3::PROGRAM => mount3::VERSION,
-            _ => return rpc::head(call.xid, Outcome::NoProgram),
-        };
-        if call.version != serves {
-            return rpc::head(call.xid, Outcome::NoVersion(serves, serves));
-        }
-        // Procedure 0 does nothing, and asks for nothing.
-        if call.procedure != 0
-            && let Err(reason) = self.server.settings.lets_in(&self.peer)
-        {
-            tracing::warn!(peer = ?self.peer, reason, "an NFS client was not let in");
-            return rpc::denied(call.xid, auth_stat::AUTH_TOOWEAK);
-        }
-        let answered = match call.program {
-            mount3::PROGRAM => match MOUNT_PROGRAM::try_from(call.procedure) {
-                Ok(procedure) => self.mount(&call, procedure).await,
-                Err(_) => return rpc::head(call.xid, Outcome::NoProcedure),
-            },
-            _ => match NFS_PROGRAM::try_from(call.procedure) {
-                Ok(procedure) => self.nfs(&call, procedure, record).await,
-                Err(_) => return rpc::head(call.xid, Outcome::NoProcedure),
-            },
-        };
-        match answered {
-            Ok(results) => {
-                let mut reply = rpc::head(call.xid, Outcome::Success);
-                reply.extend(results);
-                reply
-            }
-            Err(Failed::Garbage) => rpc::head(call.xid, Outcome::GarbageArgs),
-            Err(Failed::Gone | Failed::Status(_)) => rpc::head(call.xid, Outcome::SystemError),
-        }
-    }
-
-    fn caller(&self, call: &rpc::Call<'_>) -> Credentials {
-        self.server.settings.squashed(&self.peer, call.credentials.clone())
-    }
-
-    async fn mount(
-        &self,
-        call: &rpc::Call<'_>,
-        procedure: MOUNT_PROGRAM,
-    ) -> Result<Vec<u8>, Failed> {
-        mount::answer(&self.server, &self.caller(call), procedure, Args(call.args)).await
-    }
-
-    async fn nfs(
-        &self,
-        call: &rpc::Call<'_>,
-        procedure: NFS_PROGRAM,
-        record: &[u8],
-    ) -> Result<Vec<u8>, Failed> {
-        let caller = self.caller(call);
-        let known = self.known_as(call, record).await?;
-        let ask = async |is_last_try| {
-            let (server, meters) = (&*self.server, &self.meters);
-            let question = Question { server, caller: &caller, call: known, meters, is_last_try };
-            question.answer(procedure, Args(call.args)).await
-        };
-        match ask(false).await {
-            // It may have come back into service, or have moved.
-            Err(Failed::Gone) => {
-                if let Ok(handle) = handle::read(&mut Args(call.args)) {
-                    self.server.forget(handle);
-                }
-                ask(true).await
-            }
-            answered => answered,
-        }
-    }
-
-    /// Returns by what a call is known when it comes again: the client by its machine, and the call
-    /// by all of its bytes.
-    async fn known_as(&self, call: &rpc::Call<'_>, record: &[u8]) -> Result<Call, Failed> {
-        let seal = self.server.seal().await?;
-        let machine = [call.machine, &[0], self.peer.host().as_bytes()].concat();
-        let at = self.server.env.wall_clock().0 / 1_000_000;
-        // A long call is a WRITE, which is not remembered.
-        let key = if record.len() > limits::SHORT_CALL_BYTES * 4 { 0 } else { seal.check(record) };
-        Ok(Call { client: seal.check(&machine), at, key })
     }
 }
 

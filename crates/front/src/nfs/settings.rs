@@ -2,12 +2,14 @@
 
 use super::permission::{Credentials, NOBODY};
 use rekindle_env::Address;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 /// The settings of the exports of a node.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Settings {
     /// Networks whose clients are let in, besides this machine; none: those of all.
     pub networks: Vec<Network>,
@@ -20,7 +22,8 @@ pub struct Settings {
 }
 
 /// Which users become nobody.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Squash {
     /// The root of other machines.
     #[default]
@@ -47,7 +50,7 @@ impl FromStr for Squash {
 }
 
 /// A network of addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     first: IpAddr,
     bits: u8,

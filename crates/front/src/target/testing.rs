@@ -28,6 +28,8 @@ pub struct State {
     nodes: BTreeMap<Ino, Node>,
     next: Ino,
     changes: i64,
+    /// How often it was asked to make everything durable.
+    pub syncs_asked: u64,
     /// How often everything was made durable.
     pub syncs: u64,
     /// Requests that were carried out.
@@ -187,6 +189,7 @@ impl Memory {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT,
             changes: 0,
+            syncs_asked: 0,
             syncs: 0,
             done: BTreeSet::new(),
             called: BTreeSet::new(),
@@ -273,6 +276,7 @@ impl Target for Memory {
         }
         state.node(ino)?.attr.links += 1;
         state.enter(dir, name, ino)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(state.node(ino)?.attr)
     }
@@ -280,6 +284,7 @@ impl Target for Memory {
         let mut state = self.state.lock();
         state.judge(&caller)?;
         state.remove(dir, name, false)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(())
     }
@@ -287,6 +292,7 @@ impl Target for Memory {
         let mut state = self.state.lock();
         state.judge(&caller)?;
         state.remove(dir, name, true)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(())
     }
@@ -313,6 +319,7 @@ impl Target for Memory {
             (_, None) => drop(state.dir(from.0)?.names.remove(from.1)),
         }
         state.enter(to.0, to.1, ino)?;
+        [from.0, to.0].iter().for_each(|dir| state.tell(&caller, *dir));
         state.note(caller);
         Ok(())
     }
@@ -423,6 +430,7 @@ impl Target for Memory {
         Ok(Space { bytes: 1 << 40, bytes_used: 1 << 30, inodes })
     }
     async fn sync(&self) -> Done<()> {
+        self.state.lock().syncs_asked += 1;
         let stuck = self.state.lock().stuck.clone();
         if let Some(stuck) = stuck {
             stuck.notified().await;

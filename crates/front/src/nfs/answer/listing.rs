@@ -37,6 +37,8 @@ struct Wanted {
     names: usize,
     /// Most bytes of the reply.
     all: usize,
+    /// Whether the caller may look names up: without that it gets no handles.
+    finds: bool,
 }
 
 /// An entry, as it is sent with handles or without.
@@ -54,7 +56,6 @@ impl<E: Exports> Question<'_, E> {
         let count = args.u32()?;
         let most = if plus { args.u32()? } else { count };
         let bytes = |count: u32| count.min(limits::LIST_BYTES_MAX) as usize;
-        let wanted = Wanted { after, names: bytes(count), all: bytes(most) };
         let is_ours = verifier == VERIFIER.0 && i64::try_from(after).is_ok();
         let place = match self.place(handle).await {
             Ok(place) => place,
@@ -68,6 +69,8 @@ impl<E: Exports> Question<'_, E> {
                 return Err(nfsstat3::NFS3ERR_BAD_COOKIE.into());
             }
             let dir_attributes = some(replies::attributes(&dir, place.volume()));
+            let finds = self.caller.look_up(&dir).is_ok();
+            let wanted = Wanted { after, names: bytes(count), all: bytes(most), finds };
             match plus {
                 true => self.with_attributes(&place, &wanted, dir_attributes).await,
                 false => self.names_only(&place, &wanted, dir_attributes).await,
@@ -151,7 +154,8 @@ impl<E: Exports> Question<'_, E> {
             count += usize::from(fits);
             (fits, count)
         };
-        let attr = async |ino| if plus { files.attr(ino).await.ok() } else { None };
+        let with_attr = plus && wanted.finds;
+        let attr = async |ino| if with_attr { files.attr(ino).await.ok() } else { None };
         let mut is_whole = true;
         if wanted.after < DOT {
             let attr = attr(place.ino).await;

@@ -111,10 +111,13 @@ fn calls_of_a_flood_wait_in_the_socket() {
         let args = nfs3::COMMIT3args { file: file.clone(), offset: 0, count: 0 };
         let commit = client.call(nfs3::PROGRAM, 21, &packed(&args));
         let most = limits::UNDER_WAY_BYTES_MAX / limits::CALL_COUNTS;
+        let asked = |site: &Site| site.files("one").look(|state| state.syncs_asked);
+        let before = asked(site);
         for _ in 0..most + 10 {
             client.send(&commit).await;
         }
         site.env.sleep(limits::RECORD_TIME_MAX * 2).await;
+        assert_eq!(asked(site) - before, most as u64, "the rest is in the socket");
         // A call of another client goes on.
         is_well(site).await;
         site.files("one").look(|state| state.stuck = None);
@@ -137,6 +140,8 @@ fn calls_of_a_client_that_has_gone_are_cut_off() {
         let before = site.files("one").look(|state| state.syncs);
         client.send(&commit).await;
         site.env.sleep(limits::IDLE_LOOK).await;
+        // Not asked to finish: gone.
+        let _stop = client.stop.take();
         drop(client);
         site.env.sleep(limits::IDLE_LOOK).await;
         site.files("one").look(|state| state.stuck = None);

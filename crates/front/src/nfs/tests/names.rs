@@ -260,5 +260,11 @@ fn a_listing_with_attributes_has_handles() {
             let listed = plus(&mut client, 0, dircount, maxcount).await;
             assert!(!listed.eof && listed.entries.0.len() > 2 && listed.entries.0.len() < 20);
         }
+        // A directory that may be listed and not searched.
+        client.set(&root, mode(0o704)).await.unwrap();
+        let mut other = site.connect_from(Peer::Here, Some(user(7)));
+        let listed = plus(&mut other, 0, 8192, 32768).await;
+        let has_handle = |entry: &nfs3::entryplus3<'_>| entry.name_handle.is_some();
+        assert!(listed.entries.0.len() == 43 && !listed.entries.0.iter().any(has_handle));
     });
 }
