@@ -89,12 +89,7 @@ poweroff -f 2>/dev/null || echo o >/proc/sysrq-trigger; sleep 5
 
 impl Guest {
     /// Boots a guest that runs the shell function `work`, with files in `scratch`.
-    pub fn boot(
-        namespace: &Namespace,
-        scratch: &Path,
-        modules: &str,
-        work: &str,
-    ) -> Result<Self> {
+    pub fn boot(namespace: &Namespace, scratch: &Path, modules: &str, work: &str) -> Result<Self> {
         let uml = tools().join("uml");
         let (out, init) = (scratch.join("out"), scratch.join("init"));
         std::fs::create_dir_all(&out)?;

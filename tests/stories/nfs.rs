@@ -63,9 +63,14 @@ fn programs_with_libnfs_read_and_write_files() -> Result<()> {
     let missing = Shell::new("nfs-cat").arg(uri(port, "missing")).output()?;
     ensure!(!missing.status.success());
     let metrics = daemon.get("/metrics")?;
-    for counted in ["rekindle_nfs_calls_total ", "rekindle_nfs_read_bytes_total ", "rekindle_nfs_sessions "] {
+    for counted in
+        ["rekindle_nfs_calls_total ", "rekindle_nfs_read_bytes_total ", "rekindle_nfs_sessions "]
+    {
         let line = metrics.lines().find(|line| line.starts_with(counted));
-        ensure!(line.is_some_and(|line| counted.contains("sessions") || !line.ends_with(" 0")), "{counted}");
+        ensure!(
+            line.is_some_and(|line| counted.contains("sessions") || !line.ends_with(" 0")),
+            "{counted}"
+        );
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! What a caller of a file system gives and gets: attributes, names, space, errors.
 
-use crate::witness::Witness;
 use bytes::Bytes;
 use rekindle_env::Timestamp;
 pub use rustix::io::Errno;
@@ -88,27 +87,6 @@ pub struct SetAttr {
     pub modified: Option<Time>,
     /// Set by a kernel that keeps times itself; else the moment of the call.
     pub changed: Option<Time>,
-}
-
-/// The caller of a change.
-#[derive(Clone, Copy, Default)]
-pub struct Caller<'a> {
-    /// Owner of what the call makes.
-    pub uid: u32,
-    pub gid: u32,
-    /// The request, of a client that may send it again when a reply is lost.
-    pub origin: Option<Origin>,
-    /// The same, of a client that does not number its requests.
-    pub call: Option<Call>,
-    /// Who judges the change in its turn.
-    pub witness: Option<&'a dyn Witness>,
-}
-
-impl Caller<'_> {
-    /// Returns the mode that a change gives an inode.
-    pub(crate) fn settled(&self, mode: u16) -> u16 {
-        self.witness.map_or(mode, |witness| witness.settle_mode(mode))
-    }
 }
 
 /// The identity of a request.

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_file::{
-    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Seek, SetAttr,
-    SetXattr, Space,
+    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Seek,
+    SetAttr, SetXattr, Space,
 };
 use rekindle_staging::Error as StagingError;
 use rekindle_volume::Error as VolumeError;

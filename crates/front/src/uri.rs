@@ -37,9 +37,7 @@ pub fn nfs(place: &Address, volume: &str) -> String {
 pub fn nfs_mount(place: &Address, volume: &str, dir: &str) -> String {
     let Address::Tcp(place) = place else { return place.to_string() };
     let (host, port) = (host(place), place.port());
-    format!(
-        "mount -t nfs -o vers=3,tcp,nolock,port={port},mountport={port} {host}:/{volume} {dir}"
-    )
+    format!("mount -t nfs -o vers=3,tcp,nolock,port={port},mountport={port} {host}:/{volume} {dir}")
 }
 
 fn host(place: &std::net::SocketAddr) -> String {

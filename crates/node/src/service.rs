@@ -265,7 +265,10 @@ impl Service {
         phase.word().clone_into(&mut progress.phase);
         match phase {
             Phase::Sessions => {
-                progress.waits_for = format!("{} session(s) to end", self.inner.sessions.live() + self.inner.nfs.live());
+                progress.waits_for = format!(
+                    "{} session(s) to end",
+                    self.inner.sessions.live() + self.inner.nfs.live()
+                );
             }
             Phase::Log => {
                 "the destager: the batches in hand; then the log: a commit"
@@ -293,7 +296,8 @@ impl Service {
 
     /// Lets all clients finish the requests in hand, within `grace`.
     pub(crate) async fn stop_sessions(&self, env: &Env, grace: Duration) {
-        let (disks, files) = (self.inner.sessions.stop(env, grace), self.inner.nfs.stop(env, grace));
+        let (disks, files) =
+            (self.inner.sessions.stop(env, grace), self.inner.nfs.stop(env, grace));
         futures_util::future::join(disks, files).await;
     }
 
@@ -373,10 +377,13 @@ impl Service {
                 Address::Unix(path) => format!("unix:{}", path.display()),
             },
         });
-        let nfs = self.inner.nfs_places.get().into_iter().flatten().map(|place| Endpoint {
-            protocol: "nfs".to_owned(),
-            uri: place.to_string(),
-        });
+        let nfs = self
+            .inner
+            .nfs_places
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|place| Endpoint { protocol: "nfs".to_owned(), uri: place.to_string() });
         nbd.chain(nfs).chain(http).collect()
     }
 }

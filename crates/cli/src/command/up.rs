@@ -81,11 +81,9 @@ fn settle(up: &Up) -> Outcome<Settings> {
         cluster.name = host_name();
     }
     config.check().map_err(Failure::usage)?;
-    for (places, said) in [
-        (&mut sockets.nbd, &up.nbd),
-        (&mut sockets.nfs, &up.nfs),
-        (&mut sockets.http, &up.http),
-    ] {
+    for (places, said) in
+        [(&mut sockets.nbd, &up.nbd), (&mut sockets.nfs, &up.nfs), (&mut sockets.http, &up.http)]
+    {
         if !said.is_empty() {
             *places = said.iter().flatten().cloned().collect();
         }

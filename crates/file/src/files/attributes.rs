@@ -1,12 +1,12 @@
 //! Attributes, and extended ones.
 
 use super::{Done, Files};
+use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::format::rows::Xattr;
 use crate::state::View;
 use crate::types::{
-    Attr, Caller, Errno, FILE_BYTES_MAX, FileType, Ino, NAME_BYTES_MAX, SetAttr, SetXattr,
-    XATTR_BYTES_MAX,
+    Attr, Errno, FILE_BYTES_MAX, FileType, Ino, NAME_BYTES_MAX, SetAttr, SetXattr, XATTR_BYTES_MAX,
 };
 use bytes::Bytes;
 

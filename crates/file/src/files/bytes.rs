@@ -1,6 +1,7 @@
 //! The bytes of files.
 
 use super::{Done, Files, Rest, Turn, judge};
+use crate::caller::Caller;
 use crate::files::attributes::resize;
 use crate::files::draft::Draft;
 use crate::format::inode::Inode;
@@ -9,7 +10,7 @@ use crate::limits;
 use crate::look::Stop;
 use crate::ranges::Part;
 use crate::state::View;
-use crate::types::{Allocate, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
+use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_content::tree::Root;

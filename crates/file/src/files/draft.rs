@@ -1,11 +1,12 @@
 //! A change that is being drafted: the inodes that it touches, and its effects.
 
+use crate::caller::Caller;
 use crate::format::inode::Inode;
 use crate::format::record::Effect;
 use crate::format::rows::{Named, Xattr};
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
-use crate::types::{Caller, Errno, Ino, Time};
+use crate::types::{Errno, Ino, Time};
 use std::collections::BTreeMap;
 
 pub(super) struct Draft<'a, 'v> {
@@ -111,7 +112,8 @@ impl<'a, 'v> Draft<'a, 'v> {
             return Err(Errno::NOSPC.into());
         }
         if let Some(witness) = caller.witness {
-            let left = self.inodes.iter().filter_map(|(ino, inode)| Some(inode.as_ref()?.attr(*ino)));
+            let left =
+                self.inodes.iter().filter_map(|(ino, inode)| Some(inode.as_ref()?.attr(*ino)));
             left.for_each(|attr| witness.changed(&attr));
         }
         // Inodes come first: what is gone takes its names with it.

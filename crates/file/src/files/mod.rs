@@ -12,6 +12,7 @@ mod draft;
 mod naming;
 mod uses;
 
+use crate::caller::Caller;
 use crate::format::record::{self, Effect};
 use crate::format::rows::Totals;
 use crate::home::Home;
@@ -20,7 +21,7 @@ use crate::limits;
 use crate::look::{Look, Stop, unreadable};
 use crate::state::{ORPHANS, State, View, decode_own};
 use crate::table;
-use crate::types::{Attr, Call, Caller, Error, Ino, Origin, Space, Time};
+use crate::types::{Attr, Call, Error, Ino, Origin, Space, Time};
 use draft::Draft;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};

@@ -1,6 +1,7 @@
 //! Names: looking up, making, removing, renaming, listing.
 
 use super::{Done, Files};
+use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::format::inode::Inode;
 use crate::format::rows::Named;
@@ -8,8 +9,7 @@ use crate::limits;
 use crate::look::Stop;
 use crate::state::View;
 use crate::types::{
-    Attr, Caller, Entry, Errno, FileType, Ino, NAME_BYTES_MAX, NewNode, ROOT, Rename,
-    TARGET_BYTES_MAX,
+    Attr, Entry, Errno, FileType, Ino, NAME_BYTES_MAX, NewNode, ROOT, Rename, TARGET_BYTES_MAX,
 };
 use bytes::Bytes;
 

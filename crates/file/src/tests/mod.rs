@@ -102,8 +102,7 @@ fn with_files(test: impl AsyncFn(&Bed, &Files)) {
     });
 }
 
-const CALLER: Caller<'static> =
-    Caller { uid: 0, gid: 0, origin: None, call: None, witness: None };
+const CALLER: Caller<'static> = Caller { uid: 0, gid: 0, origin: None, call: None, witness: None };
 
 async fn make(files: &Files, dir: Ino, name: &str, kind: FileType) -> Ino {
     let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None };
@@ -213,7 +212,13 @@ fn requests_that_were_carried_out_are_known_after_a_commit_and_a_restart() {
         let files = bed.files(Ack::Flash).await;
         for request in 1..4 {
             let caller = Caller { origin: Some(origin(request)), ..CALLER };
-            let node = NewNode { kind: FileType::Directory, mode: 0o755, device: 0, target: b"", stamps: None };
+            let node = NewNode {
+                kind: FileType::Directory,
+                mode: 0o755,
+                device: 0,
+                target: b"",
+                stamps: None,
+            };
             files.create(caller, ROOT, &[b'0' + request as u8], &node).await.unwrap();
             if request == 2 {
                 files.handle().staged().drain().await.unwrap();
@@ -272,7 +277,8 @@ fn holes_are_found_and_take_no_space() {
 #[test]
 fn bad_input_gets_the_error_of_posix() {
     with_files(async |_, files| {
-        let node = NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        let node =
+            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
         let long = vec![b'x'; 256];
         let names: [(&[u8], Errno); 6] = [
             (b"", Errno::INVAL),

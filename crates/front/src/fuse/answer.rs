@@ -125,7 +125,8 @@ impl<T: Target> Question<'_, T> {
 
     async fn make(&self, op: Op<'_>) -> Result<Attr, Failed> {
         let permissions = |mode: u32| (mode & PERMISSIONS) as u16;
-        let plain = NewNode { kind: FileType::Regular, mode: 0, device: 0, target: b"", stamps: None };
+        let plain =
+            NewNode { kind: FileType::Regular, mode: 0, device: 0, target: b"", stamps: None };
         let (name, node) = match op {
             Op::Symlink { name, target } => {
                 (name, NewNode { kind: FileType::Symlink, mode: 0o777, target, ..plain })

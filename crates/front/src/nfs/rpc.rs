@@ -3,8 +3,8 @@
 use super::limits;
 use super::permission::Credentials;
 use super::xdr::{Args, Garbage};
-use nfs3_types::rpc::{RPC_VERSION_2, accept_stat, auth_flavor, auth_stat, msg_type, reject_stat};
 use nfs3_types::rpc::reply_stat;
+use nfs3_types::rpc::{RPC_VERSION_2, accept_stat, auth_flavor, auth_stat, msg_type, reject_stat};
 use nfs3_types::xdr_codec::Pack;
 
 /// The mark of the last fragment of a record, in the word before each fragment.
@@ -130,6 +130,8 @@ pub fn head(xid: u32, outcome: Outcome) -> Vec<u8> {
 #[must_use]
 pub fn pack(results: &impl Pack) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(results.packed_size());
-    results.pack(&mut bytes).expect("memory takes all that is written to it, and sizes are bounded");
+    results
+        .pack(&mut bytes)
+        .expect("memory takes all that is written to it, and sizes are bounded");
     bytes
 }

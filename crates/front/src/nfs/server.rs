@@ -101,8 +101,12 @@ impl<E: Exports> Server<E> {
             self.env.sleep(limits::IDLE_LOOK).await;
             let now = self.env.now();
             let is_idle = |used: &InUse<E::Files>| now - used.last >= limits::IDLE;
-            let idle: Vec<_> =
-                self.in_use.lock().extract_if(|_, used| is_idle(used)).map(|(_, used)| used).collect();
+            let idle: Vec<_> = self
+                .in_use
+                .lock()
+                .extract_if(|_, used| is_idle(used))
+                .map(|(_, used)| used)
+                .collect();
             // Not under the lock: a volume ends with its last user.
             drop(idle);
         }

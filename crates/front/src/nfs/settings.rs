@@ -116,7 +116,8 @@ impl Peer {
     /// Reads the name of a connection's other end.
     #[must_use]
     pub fn of(listener: &Address, peer: &str) -> Self {
-        match (listener, peer.parse()) {
+        let at = peer.strip_prefix("tcp:").unwrap_or(peer);
+        match (listener, at.parse()) {
             (Address::Tcp(_), Ok(at)) => Self::At(at),
             // One that cannot be told is a stranger.
             (Address::Tcp(_), Err(_)) => Self::At(SocketAddr::from(([255; 4], u16::MAX))),
@@ -206,8 +207,10 @@ mod tests {
 
     #[test]
     fn clients_are_let_in_by_port_and_network() {
-        let settings = Settings { networks: vec!["10.0.0.0/8".parse().unwrap()], ..Settings::default() };
+        let settings =
+            Settings { networks: vec!["10.0.0.0/8".parse().unwrap()], ..Settings::default() };
         let lets = |peer: &Peer| settings.lets_in(peer).is_ok();
+        assert!(lets(&at("tcp:127.0.0.1:1000")), "as the sockets name it");
         assert!(lets(&Peer::Here) && lets(&at("127.0.0.1:1000")) && lets(&at("10.1.1.1:1023")));
         assert!(!lets(&at("10.1.1.1:1024")) && !lets(&at("127.0.0.1:5000")));
         assert!(!lets(&at("11.1.1.1:1000")) && !lets(&at("nowhere")));

@@ -27,8 +27,7 @@ pub trait Exports: Send + Sync + 'static {
     /// Returns the names of all file volumes.
     fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, Error>>;
     /// Brings a volume into service.
-    fn attach<'a>(&'a self, name: &'a str)
-    -> BoxFuture<'a, Result<Export<Self::Files>, Error>>;
+    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export<Self::Files>, Error>>;
     /// The same, by the volume's id: it may have another name than when a client mounted it.
     fn find(&self, id: VolumeId) -> BoxFuture<'_, Result<Export<Self::Files>, Error>>;
 }

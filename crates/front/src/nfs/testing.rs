@@ -8,13 +8,13 @@ use super::settings::{Peer, Settings};
 use super::target::{Export, Exports};
 use crate::conn::{Connections, Stop};
 use crate::target::testing::Memory;
+use nfs3_types::mount::{self, MOUNT_PROGRAM};
 use nfs3_types::nfs3::{
     self, NFS_PROGRAM, Nfs3Option, Nfs3Result, createhow3, diropargs3, filename3, nfs_fh3,
     nfsstat3, sattr3,
 };
-use nfs3_types::mount::{self, MOUNT_PROGRAM};
-use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, reply_body, rpc_msg};
 use nfs3_types::rpc::{accept_stat_data, accepted_reply, rejected_reply};
+use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, reply_body, rpc_msg};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
@@ -212,9 +212,7 @@ impl Client {
         let (mnt, path) = (MOUNT_PROGRAM::MOUNTPROC3_MNT, Opaque::borrowed(path.as_bytes()));
         let heard = self.heard(mount::PROGRAM, mnt as u32, &packed(&path)).await;
         match whole(&heard.unwrap()) {
-            mount::mountres3::Ok(ok) => {
-                Ok(nfs_fh3 { data: Opaque::owned(ok.fhandle.0.to_vec()) })
-            }
+            mount::mountres3::Ok(ok) => Ok(nfs_fh3 { data: Opaque::owned(ok.fhandle.0.to_vec()) }),
             mount::mountres3::Err(status) => Err(status),
         }
     }

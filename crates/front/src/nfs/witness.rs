@@ -2,10 +2,10 @@
 //! calls from being carried out twice, and notes what a directory was before.
 
 use super::permission::Credentials;
+use super::replies;
 use nfs3_types::nfs3::{Nfs3Option, wcc_attr, wcc_data};
 use parking_lot::Mutex;
 use rekindle_file::{Attr, Call, Errno, Halt, Ino, Sight, Witness};
-use super::replies;
 
 /// A rule, asked in the turn of the change. It returns the mode that the change is to leave, as a
 /// function of the one asked for.

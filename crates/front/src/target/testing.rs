@@ -183,7 +183,13 @@ impl Sight for State {
 
 impl Memory {
     pub fn new() -> Self {
-        let root = NewNode { kind: FileType::Directory, mode: 0o755, device: 0, target: b"", stamps: None };
+        let root = NewNode {
+            kind: FileType::Directory,
+            mode: 0o755,
+            device: 0,
+            target: b"",
+            stamps: None,
+        };
         let root = Node::new(ROOT, ROOT, Caller::default(), &root);
         let state = State {
             nodes: BTreeMap::from([(ROOT, root)]),

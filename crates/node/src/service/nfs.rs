@@ -23,11 +23,8 @@ impl Service {
         let (node, files) = self.files(name).await?;
         let vault = files.handle().vault();
         // Acknowledged and not synced is what this life of the owner has in its memory.
-        let life = [
-            &node.id.0[..],
-            &node.incarnation.0.to_le_bytes(),
-            &vault.generation.0.to_le_bytes(),
-        ];
+        let life =
+            [&node.id.0[..], &node.incarnation.0.to_le_bytes(), &vault.generation.0.to_le_bytes()];
         let life = Seal::of(&node.content).check(&life.concat()).to_be_bytes();
         Ok(Export { id: vault.id, name: vault.name.clone(), files, life })
     }

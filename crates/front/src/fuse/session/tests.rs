@@ -1,12 +1,12 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
-use crate::target::testing::Memory;
 use super::super::wire::{
     EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn, SizeOut,
     ValidAttrOut, opcode, valid,
 };
 use super::*;
 use crate::conn::Connections;
+use crate::target::testing::Memory;
 use rekindle_env::sim::{Faults, World};
 use rekindle_file::{Errno, Error, Ino, ROOT};
 use rekindle_staging::Error as StagingError;

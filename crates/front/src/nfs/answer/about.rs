@@ -96,8 +96,9 @@ impl<E: Exports> Question<'_, E> {
         };
         let watched = [place.ino];
         let wanted = Wanted::new(&asked, self.now());
-        let (set, is_now) =
-            wanted.as_ref().map_or((SetAttr::default(), true), |wanted| (wanted.set, wanted.is_now));
+        let (set, is_now) = wanted
+            .as_ref()
+            .map_or((SetAttr::default(), true), |wanted| (wanted.set, wanted.is_now));
         let rule = |caller: &crate::nfs::permission::Credentials, sight: &dyn Sight| {
             let attr = sight.attr(place.ino)?;
             if guard.is_some_and(|guard| guard != time(attr.changed)) {
@@ -122,9 +123,7 @@ impl<E: Exports> Question<'_, E> {
                 Ok(SETATTR3resok { obj_wcc }),
                 SETATTR3resfail::default(),
             ),
-            Err(failed) => {
-                self.reply::<SETATTR3resok, _>(Err(failed), SETATTR3resfail { obj_wcc })
-            }
+            Err(failed) => self.reply::<SETATTR3resok, _>(Err(failed), SETATTR3resfail { obj_wcc }),
         }
     }
 

@@ -5,8 +5,8 @@
 //! always the same.
 
 use super::{Answered, Question, directory, some};
-use crate::nfs::limits;
 use crate::nfs::handle;
+use crate::nfs::limits;
 use crate::nfs::replies::{self, Failed};
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;

@@ -119,7 +119,13 @@ impl<E: Exports> Question<'_, E> {
     /// Returns the caller of a change, with its judge.
     fn with<'j>(&self, judge: &'j Judge<'j>) -> Caller<'j> {
         let call = Some(self.call);
-        Caller { uid: self.caller.uid, gid: self.caller.gid, origin: None, call, witness: Some(judge) }
+        Caller {
+            uid: self.caller.uid,
+            gid: self.caller.gid,
+            origin: None,
+            call,
+            witness: Some(judge),
+        }
     }
 
     /// Ends a change: it becomes durable. `None`: it was carried out before.

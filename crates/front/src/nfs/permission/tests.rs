@@ -7,7 +7,21 @@ fn attr(kind: FileType, mode: u16, uid: u32, gid: u32) -> Attr {
     let at = Time::default();
     let (links, device, size, allocated, ino) = (1, 0, 0, 0, u64::from(mode));
     let (accessed, modified, changed, created) = (at, at, at, at);
-    Attr { ino, kind, mode, links, uid, gid, device, size, allocated, accessed, modified, changed, created }
+    Attr {
+        ino,
+        kind,
+        mode,
+        links,
+        uid,
+        gid,
+        device,
+        size,
+        allocated,
+        accessed,
+        modified,
+        changed,
+        created,
+    }
 }
 
 fn file(mode: u16) -> Attr {
@@ -147,7 +161,8 @@ fn attributes_are_set_by_those_who_may() {
     let uid = |uid| SetAttr { uid: Some(uid), ..none() };
     let gid = |gid| SetAttr { gid: Some(gid), ..none() };
     let size = || SetAttr { size: Some(0), ..none() };
-    let both = || SetAttr { accessed: Some(Time::default()), modified: Some(Time::default()), ..none() };
+    let both =
+        || SetAttr { accessed: Some(Time::default()), modified: Some(Time::default()), ..none() };
     for (what, set, caller, outcome) in [
         ("nothing", none(), stranger(), Ok(())),
         ("chmod", mode(), owner(), Ok(())),

@@ -1,4 +1,4 @@
-//! A witness of a change: a front's word on it, in its turn.
+//! The caller of a change, and its witness: a front's word on the change, in its turn.
 //!
 //! A front that must know what is there before it lets a caller change something (permissions, a
 //! guard on the time of the last change, a request that was carried out before) cannot look first
@@ -7,7 +7,28 @@
 
 use crate::look::Stop;
 use crate::state::View;
-use crate::types::{Attr, Call, Errno, Error, Ino};
+use crate::types::{Attr, Call, Errno, Error, Ino, Origin};
+
+/// The caller of a change.
+#[derive(Clone, Copy, Default)]
+pub struct Caller<'a> {
+    /// Owner of what the call makes.
+    pub uid: u32,
+    pub gid: u32,
+    /// The request, of a client that may send it again when a reply is lost.
+    pub origin: Option<Origin>,
+    /// The same, of a client that does not number its requests.
+    pub call: Option<Call>,
+    /// Who judges the change in its turn.
+    pub witness: Option<&'a dyn Witness>,
+}
+
+impl Caller<'_> {
+    /// Returns the mode that a change gives an inode.
+    pub(crate) fn settled(&self, mode: u16) -> u16 {
+        self.witness.map_or(mode, |witness| witness.settle_mode(mode))
+    }
+}
 
 /// A look at the file system while nothing changes.
 pub trait Sight {
