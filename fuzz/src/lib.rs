@@ -2,7 +2,10 @@
 //! panic, no endless loop, no allocation that the length of the input does not pay for. Where there
 //! is only one encoding, decoded bytes must encode to the same bytes again.
 
+use rekindle_env::BoxFuture;
 use rekindle_front::nbd::wire;
+use rekindle_volume::Error;
+use std::sync::Arc;
 
 /// A client before transmission: flags, then options.
 pub fn nbd_handshake(data: &[u8]) {
@@ -53,6 +56,51 @@ pub fn fuse_request(data: &[u8]) {
         let _ = wire::op(u32::from(opcode), body);
     }
 }
+
+/// A call of an NFS client, answered by a server without volumes: each procedure reads its
+/// arguments, and refuses the handle.
+pub fn nfs_call(data: &[u8]) {
+    use rekindle_env::sim::{Faults, World};
+    use rekindle_front::nfs::{Desk, Peer, Server, Settings, handle, rpc};
+    let seal = rekindle_file::Seal::with_secret(1);
+    if let Some(handle) = handle::Handle::decode(data, &seal) {
+        assert_eq!(handle.encode(&seal).data.to_vec(), data, "a handle has one encoding");
+    }
+    let _ = rpc::call(data);
+    // The first byte is the procedure, so that each is reached soon.
+    let Some((&procedure, args)) = data.split_first() else { return };
+    let program = if procedure & 0x80 == 0 { 100_003 } else { 100_005 };
+    let head = [1, 0, 2, program, 3, u32::from(procedure & 0x1f), 0, 0, 0, 0];
+    let call = head.iter().flat_map(|word: &u32| word.to_be_bytes()).chain(args.iter().copied());
+    let call: Vec<u8> = call.collect();
+    let world = World::new(1, Faults::none());
+    let server = Server::new(world.env(), Arc::new(NoVolumes), Settings::default());
+    let desk = Desk::new(Arc::new(server), Peer::Here);
+    let reply = world.block_on(async { desk.answer(&call).await });
+    assert!(reply.len() >= 24 && reply.len() < 1024, "a reply of {} bytes", reply.len());
+}
+
+/// A node without file volumes.
+struct NoVolumes;
+
+impl rekindle_front::nfs::Exports for NoVolumes {
+    type Files = rekindle_file::Files;
+
+    fn seal(&self) -> BoxFuture<'_, Result<rekindle_file::Seal, Error>> {
+        Box::pin(async { Ok(rekindle_file::Seal::with_secret(1)) })
+    }
+    fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, Error>> {
+        Box::pin(async { Ok(Arc::default()) })
+    }
+    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export, Error>> {
+        Box::pin(async { Err(Error::NotFound(name.to_owned())) })
+    }
+    fn find(&self, id: rekindle_base::VolumeId) -> BoxFuture<'_, Result<Export, Error>> {
+        Box::pin(async move { Err(Error::NotFound(id.to_string())) })
+    }
+}
+
+type Export = rekindle_front::nfs::Export<rekindle_file::Files>;
 
 /// A pack and its parts.
 pub fn pack(data: &[u8]) {

@@ -20,6 +20,20 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds.push([&0x2560_9513_u32.to_be_bytes()[..], &[0; 24]].concat());
     let (rename, named) = (45, b"\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0a\0b\0");
     seeds.push([&[rename], &named[..]].concat());
+    // A handle, a name, and what CREATE, SYMLINK, WRITE and RENAME have behind them.
+    let handle = [&[0, 0, 0, 36][..], &[0; 36]].concat();
+    let name = &b"\0\0\0\x01a\0\0\0"[..];
+    for (procedure, rest) in [
+        (8, [name, &[0; 28]].concat()),
+        (10, [name, &[0; 24], name].concat()),
+        (7, [&[0; 8][..], &[0, 0, 0, 1, 0, 0, 0, 2], name].concat()),
+        (14, [name, &handle, name].concat()),
+        (11, [name, &[0, 0, 0, 4], &[0; 32]].concat()),
+        (17, vec![0; 24]),
+    ] {
+        seeds.push([&[procedure][..], &handle, &rest].concat());
+    }
+    seeds.push(b"\x81\0\0\0\x04/one".to_vec());
     for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
         for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten()
         {
@@ -62,6 +76,7 @@ fn no_parser_panics_on_damaged_bytes() {
         targets::nbd_handshake,
         targets::nbd_request,
         targets::fuse_request,
+        targets::nfs_call,
         targets::pack,
         targets::blob_and_node,
         targets::moved_note,

@@ -9,6 +9,7 @@ pub mod ceph;
 pub mod clock;
 pub mod crash_disk;
 pub mod daemon;
+pub mod guest;
 pub mod mount;
 pub mod network;
 pub mod power;

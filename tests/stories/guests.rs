@@ -7,60 +7,14 @@
 //! `rekindle map`, which sets it.
 
 use anyhow::{Context, Result};
-use e2e::shell::{Shell, find, repository, skip, skip_without, tools, wait_until};
+use e2e::guest::{self, Group, Guest, Namespace, executable};
+use e2e::shell::{Shell, find, skip, skip_without, tools, wait_until};
 use e2e::{Daemon, Options};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-/// A network namespace with a tap device for a guest; deleted on drop.
-struct Namespace(String);
-
-impl Namespace {
-    fn new() -> Result<Self> {
-        let namespace = Self(format!("rekindle-{}", std::process::id()));
-        let name = &namespace.0;
-        Shell::script(&format!(
-            "ip netns add {name}; ip -n {name} link set lo up; ip -n {name} tuntap add tap0 mode tap; \
-             ip -n {name} addr add 10.77.0.1/24 dev tap0; ip -n {name} link set tap0 up"
-        ))
-        .run()?;
-        Ok(namespace)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Shell::new("ip").args(["netns", "del", &self.0]).output();
-    }
-}
-
-/// A guest; its whole process group is killed on drop.
-struct Guest(Child);
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let group = rustix::process::Pid::from_child(&self.0);
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        let _ = self.0.wait();
-    }
-}
-
-fn executable(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))?;
-    Ok(())
-}
-
-/// Init script of the user-mode guest. Its root is this machine's, read-only.
-const UML_INIT: &str = r#"#!/bin/sh
-export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
-mount -t proc p /proc; mount -t sysfs s /sys
-for d in /tmp /run /mnt; do mount -t tmpfs t $d; done
-mkdir -p /run/out /run/uml
-mount -t hostfs none /run/uml -o "$U_DIR"; mount -t hostfs none /run/out -o "$U_OUT"
-modprobe -d /run/uml nbd
-ip link set lo up; ip addr add 10.77.0.2/24 dev vec0; ip link set vec0 up
+/// What the user-mode guest does: files through the kernel's NBD client, all compared at the end.
+const UML_WORK: &str = r"
 work() {
   /run/out/rekindle map disk --nbd 10.77.0.1:10809 --device /dev/nbd0 --connections 2 --timeout 2s &
   map=$!
@@ -84,95 +38,33 @@ work() {
   kill $map; wait $map || return 11
   dmesg | grep -i 'i/o error' && return 10
   return 0
-}
-work >/run/out/log 2>&1; echo $? >/run/out/rc
-poweroff -f 2>/dev/null || echo o >/proc/sysrq-trigger; sleep 5
-"#;
+}";
 
 #[test]
 fn the_kernel_nbd_client_rides_through_daemon_kills() -> Result<()> {
-    let uml = tools().join("uml");
-    let mut missing = Vec::new();
-    if !uml.join("usr/bin/linux.uml").is_file() {
-        missing.push("user-mode-linux (cargo x tools)".to_owned());
-    }
-    if skip_without(&["ip", "mkfs.ext4", "cc"], true) || skip(&missing) {
+    if guest::skipped(&["mkfs.ext4"]) {
         return Ok(());
     }
-    let namespace = Namespace::new()?;
+    let namespace = Namespace::new("nbd")?;
     let options = Options {
         arguments: ["--nbd", "tcp:10.77.0.1:10809", "--insecure"].map(str::to_owned).to_vec(),
-        prefix: ["ip", "netns", "exec", &namespace.0].map(str::to_owned).to_vec(),
+        prefix: namespace.words(),
         ..Options::default()
     };
     let daemon = Daemon::start_with("uml", options)?;
     daemon.create("disk", "256M", &[])?;
-    let out = daemon.scratch().join("out");
-    std::fs::create_dir_all(&out)?;
-    let init = daemon.scratch().join("init");
-    executable(&init, UML_INIT)?;
-    let modules = uml.join("lib/modules");
-    if !modules.exists() {
-        std::fs::create_dir_all(uml.join("lib"))?;
-        std::os::unix::fs::symlink("../usr/lib/uml/modules", &modules)?;
-    }
-    let console_file = daemon.scratch().join("console.txt");
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", &namespace.0]).arg(uml.join("usr/bin/linux.uml"));
-    command.args([
-        "mem=512M",
-        "root=/dev/root",
-        "rootfstype=hostfs",
-        "rootflags=/",
-        "ro",
-        "quiet",
-        "panic=1",
-    ]);
-    command.args([
-        "con=null",
-        "con0=null,fd:1",
-        "ssl=null",
-        "vec0:transport=tap,ifname=tap0,depth=128,gro=1",
-    ]);
-    command.arg(format!("init={}", init.display()));
-    command.arg(format!("uml_dir={}/", daemon.scratch().display()));
-    command.arg(format!("U_DIR={}", uml.display())).arg(format!("U_OUT={}", out.display()));
-    // The binary goes beside the guest's output: the guest hides the folders for temporary files,
-    // where the checkout may be.
-    std::fs::copy(e2e::daemon::binary(), out.join("rekindle"))?;
-    command.env("TMPDIR", "/dev/shm").stdin(Stdio::null());
-    if std::fs::read_to_string("/proc/cpuinfo")?.contains(" amx_tile") {
-        let (source, library) = ("tests/fixtures/xstate.c", daemon.scratch().join("xstate.so"));
-        let compile = Shell::new("cc").args(["-shared", "-fPIC", "-O2", "-o"]).arg(&library);
-        compile.arg(repository().join(source)).run()?;
-        command.env("LD_PRELOAD", library);
-    }
-    std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
-    let count = || read("count").trim().parse::<u64>().unwrap_or(0);
-    let console = || std::fs::read_to_string(&console_file).unwrap_or_default();
-    let log = || format!("guest log: {}\nconsole: {}", read("log"), console());
-    let file = std::fs::File::create(&console_file)?;
-    command.stdout(file.try_clone()?).stderr(file);
-    let guest = Guest(command.spawn()?);
-    let more = |files: u64| {
-        let before = count();
-        wait_until("the guest to write on", || count() >= before + files || !read("rc").is_empty())
-            .with_context(log)
-    };
-    more(50)?;
+    let guest = Guest::boot(&namespace, daemon.scratch(), "nbd", UML_WORK)?;
+    guest.goes_on(50)?;
     for kill in 0..3 {
         let worker = daemon.worker()?;
         daemon.kill_worker()?;
         daemon.wait_for_worker_after(worker)?;
-        println!("kill {kill} after {} files", count());
-        more(50)?;
+        println!("kill {kill} after {} files", guest.count());
+        guest.goes_on(50)?;
     }
-    std::fs::write(out.join("stop"), "")?;
-    wait_until("the guest to end", || !read("rc").is_empty()).with_context(log)?;
-    assert_eq!(read("rc").trim(), "0", "{}", log());
-    println!("{} files written and verified by the kernel's own client", count());
-    drop(guest);
+    std::fs::write(guest.out.join("stop"), "")?;
+    guest.ends_well()?;
+    println!("{} files written and verified by the kernel's own client", guest.count());
     Ok(())
 }
 
@@ -247,7 +139,7 @@ fn a_qemu_guest_with_its_disk_on_a_volume_rides_through_daemon_kills() -> Result
     command.args(["-device", "virtio-blk-pci,drive=d0,romfile="]);
     command.stdin(Stdio::null()).stdout(console.try_clone()?).stderr(console);
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
-    let mut guest = Guest(command.spawn()?);
+    let mut guest = Group(command.spawn()?);
     let said =
         || String::from_utf8_lossy(&std::fs::read(&console_path).unwrap_or_default()).into_owned();
     let count = || said().matches("GUEST_COUNT=").count();

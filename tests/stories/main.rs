@@ -24,6 +24,7 @@ mod life;
 mod lives;
 mod moving;
 mod nemesis;
+mod nfs;
 mod parity;
 mod partitions;
 mod power_loss;

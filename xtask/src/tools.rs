@@ -19,6 +19,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdfuse", "libnbd-bin"),
     ("fusermount3", "fuse3"),
+    ("nfs-cp", "libnfs-utils"),
     ("nbdkit", "nbdkit"),
     ("nbd-client", "nbd-client"),
     ("fio", "fio"),

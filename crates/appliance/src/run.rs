@@ -99,6 +99,7 @@ impl Run {
         let asked = |places: &[AddressOrOff]| places.iter().flatten().cloned().collect();
         WantedSockets {
             nbd: asked(&self.nbd),
+            nfs: Vec::new(),
             http: asked(&self.http),
             group: self.socket_group,
             http_group: None,

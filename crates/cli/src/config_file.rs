@@ -9,6 +9,7 @@ use crate::parse;
 use rekindle_base::Kind;
 use rekindle_content::Compression;
 use rekindle_env::Address;
+use rekindle_front::nfs::Squash;
 use rekindle_node::Config;
 use rekindle_node::prices::Price;
 use rekindle_supervise::access;
@@ -83,6 +84,11 @@ impl Reader {
         self.take("store", word, &mut config.store)?;
         self.take("store_fault", word, &mut config.store_fault)?;
         self.take_places("nbd", &mut sockets.nbd)?;
+        self.take_places("nfs", &mut sockets.nfs)?;
+        self.take_all("nfs_networks", str::parse, &mut config.nfs.networks)?;
+        self.take("nfs_squash", str::parse::<Squash>, &mut config.nfs.squash)?;
+        self.take_all("nfs_read_only", word, &mut config.nfs.read_only)?;
+        self.take("nfs_any_port", parse::switch, &mut config.nfs.any_port)?;
         self.take_places("http", &mut sockets.http)?;
         self.take("insecure", parse::switch, &mut sockets.insecure)?;
         self.take("socket_group", access::group, &mut sockets.group)?;
@@ -144,14 +150,27 @@ impl Reader {
 
     /// Reads one place, or a list of them.
     fn take_places(&mut self, key: &'static str, places: &mut Vec<Address>) -> Result<(), String> {
+        let mut read: Vec<AddressOrOff> = places.drain(..).map(Some).collect();
+        self.take_all(key, address, &mut read)?;
+        places.extend(read.into_iter().flatten());
+        Ok(())
+    }
+
+    /// Reads one value, or a list of them.
+    fn take_all<T>(
+        &mut self,
+        key: &'static str,
+        read: impl Fn(&str) -> Result<T, String>,
+        setting: &mut Vec<T>,
+    ) -> Result<(), String> {
         self.known.push(key);
         let values = match self.values.remove(key) {
             None => return Ok(()),
             Some(Value::Array(values)) => values,
             Some(value) => vec![value],
         };
-        let read = values.iter().map(|value| read_value(key, value, address));
-        *places = read.collect::<Result<Vec<AddressOrOff>, _>>()?.into_iter().flatten().collect();
+        let read = values.iter().map(|value| read_value(key, value, &read));
+        *setting = read.collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -286,6 +305,11 @@ mod tests {
             store = "s3://bucket/prefix"
             nbd = ["127.0.0.1:10809", "unix:/run/x.sock"]
             http = "off"
+            nfs = "127.0.0.1:2049"
+            nfs_networks = ["10.0.0.0/8", "fd00::/8"]
+            nfs_squash = "root"
+            nfs_read_only = "images"
+            nfs_any_port = "on"
             flash_budget = "4G"
             cache = 1048576
             compression = "lz4"
@@ -318,6 +342,10 @@ mod tests {
         let Settings { config, sockets, .. } = settings;
         assert_eq!(config.store.as_deref(), Some("s3://bucket/prefix"));
         assert_eq!((sockets.nbd.len(), sockets.http.len()), (2, 0));
+        assert_eq!((sockets.nfs.len(), config.nfs.networks.len()), (1, 2));
+        let nfs = &config.nfs;
+        assert_eq!((nfs.squash, nfs.any_port), (Squash::Root, true));
+        assert_eq!(nfs.read_only, ["images"]);
         assert_eq!((config.flash_bytes, config.cache_bytes), (Some(4 << 30), 1 << 20));
         assert_eq!(config.compression, Compression::Lz4);
         assert_eq!(config.parity.map(|parity| parity.to_string()), Some("16+1".into()));
@@ -362,6 +390,8 @@ mod tests {
             ("nbd = 'nowhere'", "'nbd'"),
             ("http = '0.0.0.0'", "'http'"),
             ("compression = 'brotli'", "'compression'"),
+            ("nfs_networks = ['10.0.0.0/8', 'here']", "'nfs_networks'"),
+            ("nfs_squash = 'some'", "'nfs_squash'"),
             ("parity = '16'", "'parity': '16' is no parity: write 16+1"),
             ("parity = 16", "'parity'"),
             ("destage = 1", "'destage' must be a table: write [destage]"),

@@ -5,6 +5,7 @@
 //! names and extended attributes in pages; `overlay` for what the log has and the root has not;
 //! `home` for how records become a new version (the commit server); `files` for the calls.
 
+mod caller;
 mod files;
 mod format;
 mod home;
@@ -26,8 +27,10 @@ mod tests;
 pub const FORMATS: [(&str, u32); 2] =
     [("file table", format::page::VERSION as u32), ("file record", format::record::VERSION as u32)];
 
+pub use caller::{Caller, Halt, Sight, Witness};
 pub use files::Files;
 pub use home::Home;
 pub use kind::{File, KIND};
+pub use names::Seal;
 pub use settings::RootSettings;
 pub use types::*;

@@ -24,6 +24,10 @@ pub const ORPHAN_GRACE: Duration = Duration::from_secs(60);
 pub const CLIENTS_MAX: usize = 256;
 /// Requests that are remembered of a client that never says what it needs no more.
 pub const REQUESTS_MAX: usize = 4096;
+/// Calls of NFS that are remembered of a client, and for how long: more than it has under way, and
+/// longer than it waits for a reply before it asks again.
+pub const CALLS_MAX: usize = 512;
+pub const CALLS_KEPT: Duration = Duration::from_secs(3600);
 /// Names with the same 55 bits of their hash that a directory takes.
 pub const COLLISIONS_MAX: u64 = 256;
 /// Deepest directory into which a rename moves another one: it looks at the way to the root.

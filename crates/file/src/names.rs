@@ -16,6 +16,32 @@ pub(crate) struct Names {
     key: [u8; 32],
 }
 
+/// A check of what clients are given and bring back: a number that only those can compute who have
+/// the store.
+#[derive(Clone)]
+pub struct Seal([u8; 32]);
+
+impl Seal {
+    /// Returns the seal of a store.
+    #[must_use]
+    pub fn of(content: &Content) -> Self {
+        Self::with_secret(content.cut_key())
+    }
+
+    /// Returns the seal that a secret makes.
+    #[must_use]
+    pub fn with_secret(secret: u64) -> Self {
+        Self(blake3::derive_key("rekindle 2026-11-26 file handles", &secret.to_le_bytes()))
+    }
+
+    /// Returns the number for some bytes.
+    #[must_use]
+    pub fn check(&self, bytes: &[u8]) -> u64 {
+        let hash = blake3::keyed_hash(&self.0, bytes);
+        u64::from_le_bytes(hash.as_bytes()[..8].try_into().expect("8 bytes"))
+    }
+}
+
 impl Names {
     pub(crate) fn new(content: &Content) -> Self {
         let key = blake3::derive_key("rekindle 2026-11-26 names", &content.cut_key().to_le_bytes());

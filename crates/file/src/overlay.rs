@@ -9,7 +9,7 @@ use crate::format::inode::Inode;
 use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
 use crate::format::rows::{Named, Totals, Xattr};
 use crate::ranges::Ranges;
-use crate::types::{FILE_BYTES_MAX, Ino, Origin};
+use crate::types::{Call, FILE_BYTES_MAX, Ino, Origin};
 use rekindle_base::Serial;
 use rekindle_staging::{Record, Source};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -43,6 +43,7 @@ enum Whole {
         inodes: i64,
     },
     Done(Origin),
+    Called(Call),
     /// An inode with this number exists.
     Numbered(Ino),
 }
@@ -104,6 +105,7 @@ impl Overlay {
                 self.whole.push_back((serial, Whole::More { bytes, inodes }));
             }
             Effect::Done(origin) => self.whole.push_back((serial, Whole::Done(origin))),
+            Effect::Called(call) => self.whole.push_back((serial, Whole::Called(call))),
         }
     }
 
@@ -142,6 +144,7 @@ impl Whole {
                 totals.inodes = totals.inodes.saturating_add_signed(*inodes);
             }
             Whole::Done(origin) => totals.note(origin),
+            Whole::Called(call) => totals.note_call(call),
             Whole::Numbered(ino) => totals.next_ino = totals.next_ino.max(ino.saturating_add(1)),
         }
     }

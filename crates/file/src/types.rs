@@ -92,16 +92,6 @@ pub struct SetAttr {
     pub changed: Option<Time>,
 }
 
-/// The caller of a change.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Caller {
-    /// Owner of what the call makes.
-    pub uid: u32,
-    pub gid: u32,
-    /// The request, of a client that may send it again when a reply is lost.
-    pub origin: Option<Origin>,
-}
-
 /// The identity of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Origin {
@@ -113,6 +103,18 @@ pub struct Origin {
     pub oldest: u64,
 }
 
+/// The identity of a request of a client that does not number its requests: NFS has xids, which
+/// ascend or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// The client.
+    pub client: u64,
+    /// Seconds since 1970 when it came: what is old is forgotten.
+    pub at: u64,
+    /// A hash of the request.
+    pub key: u64,
+}
+
 /// A new inode.
 #[derive(Debug, Clone, Copy)]
 pub struct NewNode<'a> {
@@ -122,6 +124,8 @@ pub struct NewNode<'a> {
     pub device: u32,
     /// Of a symlink: its target.
     pub target: &'a [u8],
+    /// When it was accessed and modified, if not now.
+    pub stamps: Option<[Time; 2]>,
 }
 
 /// A name in a directory.

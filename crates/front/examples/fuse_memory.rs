@@ -4,12 +4,12 @@
 //! `cargo run --release -p rekindle-front --example fuse_memory -- /tmp/memory`
 //! `rekindle mount any /mnt --dir /tmp/memory`
 
-#[path = "../src/fuse/testing.rs"]
+#[path = "../src/target/testing.rs"]
 mod testing;
 
 /// The server, at the place where the file system in memory looks for it.
-mod fuse {
-    pub use rekindle_front::fuse::Target;
+mod target {
+    pub use rekindle_front::target::Target;
 }
 
 use rekindle_base::VolumeId;

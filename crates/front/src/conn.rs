@@ -211,10 +211,20 @@ impl Connections {
     /// shares.
     #[must_use]
     pub fn with_budget(what: &'static str, connections_max: usize, budget_bytes: usize) -> Self {
+        Self::over(what, connections_max, Budget::new(budget_bytes))
+    }
+
+    /// Makes the connections of another protocol, whose sessions share the budget of these.
+    #[must_use]
+    pub fn beside(&self, what: &'static str, connections_max: usize) -> Self {
+        Self::over(what, connections_max, self.budget().clone())
+    }
+
+    fn over(what: &'static str, connections_max: usize, budget: Budget) -> Self {
         let inner = Inner {
             what,
             connections_max,
-            budget: Budget::new(budget_bytes),
+            budget,
             state: Mutex::default(),
             ended: Notify::new(),
             stopping: watch::channel(false).0,

@@ -11,4 +11,6 @@ pub mod conn;
 pub mod fuse;
 pub mod http;
 pub mod nbd;
+pub mod nfs;
+pub mod target;
 pub mod uri;

@@ -259,6 +259,8 @@ pub struct Config {
     /// What the store charges.
     pub prices: Prices,
     pub cluster: Cluster,
+    /// Who may use file volumes through NFS.
+    pub nfs: rekindle_front::nfs::Settings,
     /// Whether a worker has served before. Clients may then wait at the sockets: a worker that
     /// finds a newer copy of the folder stays, and tells them so.
     pub restarted: bool,
@@ -290,6 +292,7 @@ impl Default for Config {
             sweep: Sweep::default(),
             prices: Prices::default(),
             cluster: Cluster::default(),
+            nfs: rekindle_front::nfs::Settings::default(),
             stuck_after: limits::STUCK_AFTER_DEFAULT,
             stop_parallel: rekindle_volume::limits::STOPS_MAX,
             collector: rekindle_volume::collector::Settings::default(),

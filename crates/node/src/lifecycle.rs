@@ -1,6 +1,6 @@
 //! The life of the process: start, serve, stop.
 //!
-//! Start: the API answers first, then the node is put together, then NBD is accepted. Stop: NBD
+//! Start: the API answers first, then the node is put together, then NBD and NFS are accepted. Stop:
 //! sessions end after the requests in hand, volumes go out of service, the destager ends after the
 //! batch in hand, the log is closed, and the API ends last. A stop never waits for the store unless
 //! it drains: unfinished changes stay in the log.
@@ -23,6 +23,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 #[derive(Default)]
 pub struct Sockets {
     pub nbd: Vec<Box<dyn Acceptor>>,
+    pub nfs: Vec<Box<dyn Acceptor>>,
     pub http: Vec<Box<dyn Acceptor>>,
 }
 
@@ -96,7 +97,7 @@ pub async fn run(
     };
     fronts.start_http(sockets.http);
     env.boot_phase("api", None, watch);
-    let restarted = config.restarted;
+    let (restarted, nfs) = (config.restarted, config.nfs.clone());
     service.starts_after(config.last_failure.as_deref());
     let node = tokio::select! {
         node = assemble(&env, config, &service) => match node {
@@ -118,6 +119,7 @@ pub async fn run(
     crate::service::cluster::begin(&service, &node).await?;
     service.serve(node.clone());
     fronts.start_nbd(sockets.nbd);
+    service.start_nfs(sockets.nfs, nfs);
     env.boot_phase("listening", None, watch);
     let start_ms = u64::try_from((env.now() - began).as_millis()).unwrap_or(u64::MAX);
     ready(&Ready { node: node.id, store: node.store.describe(), start_ms });
@@ -314,7 +316,7 @@ impl Fronts {
 /// with this copy.
 async fn fence(service: &Service, node: &Arc<Node>) {
     node.sweeper.stop();
-    service.sessions().stop(&node.env, limits::FENCED_SESSION_WAIT).await;
+    service.stop_sessions(&node.env, limits::FENCED_SESSION_WAIT).await;
     for node in [service.guests().serving(), vec![node.clone()]].concat() {
         node.staging.stop().await;
         if let Err(error) = node.log.close().await {
@@ -332,7 +334,7 @@ async fn stop(
 ) -> Result<(), Error> {
     let env = node.env.clone();
     node.sweeper.stop();
-    service.sessions().stop(&env, limits::SESSION_WAIT).await;
+    service.stop_sessions(&env, limits::SESSION_WAIT).await;
     let rest = async {
         let guests = service.guests().serving();
         service.enter(Phase::Volumes);

@@ -101,6 +101,8 @@ pub const HTTP_WAIT: Duration = Duration::from_millis(500);
 /// NBD clients at a time; each has a thread. A node with a thousand volumes in use has more than a
 /// thousand clients.
 pub const NBD_CONNECTIONS: usize = 4096;
+/// NFS clients at a time; they have no threads.
+pub const NFS_CONNECTIONS: usize = 4096;
 /// Default time after which a volume in a transitional state is reported as stuck.
 pub const STUCK_AFTER_DEFAULT: Duration = Duration::from_secs(10);
 /// Volumes with metrics of their own.

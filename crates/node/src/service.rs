@@ -15,6 +15,7 @@ mod mounts;
 mod movable;
 mod moves;
 mod named;
+mod nfs;
 mod visitors;
 mod words;
 
@@ -25,14 +26,15 @@ use crate::guests::Guests;
 use crate::jobs::Jobs;
 use crate::meters::Registry;
 use crate::recoveries::Recoveries;
-use crate::{health, space};
+use crate::{health, limits, space};
 use parking_lot::Mutex;
 use rekindle_base::Kind;
 use rekindle_env::{Address, Env, Moment};
 use rekindle_front::conn::Connections;
 use rekindle_front::http::api::{ApiError, Endpoint};
 use rekindle_volume::StopProgress;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The stage of the node's life.
@@ -56,8 +58,12 @@ struct Inner {
     began: Moment,
     nbd: Vec<Address>,
     http: Vec<Address>,
-    /// Connections of NBD clients.
+    /// Connections of NBD clients, and of mounts.
     sessions: Connections,
+    /// Connections of NFS clients.
+    nfs: Connections,
+    /// Where these come.
+    nfs_places: OnceLock<Vec<Address>>,
     jobs: Jobs,
     /// Counters of the requests for each volume.
     meters: Registry,
@@ -139,6 +145,8 @@ impl Service {
             env,
             nbd,
             http,
+            nfs: sessions.beside("nfs", limits::NFS_CONNECTIONS),
+            nfs_places: OnceLock::new(),
             sessions,
             stage: Mutex::new(Stage::Starting),
             replaced: Mutex::default(),
@@ -257,7 +265,10 @@ impl Service {
         phase.word().clone_into(&mut progress.phase);
         match phase {
             Phase::Sessions => {
-                progress.waits_for = format!("{} session(s) to end", self.inner.sessions.live());
+                progress.waits_for = format!(
+                    "{} session(s) to end",
+                    self.inner.sessions.live() + self.inner.nfs.live()
+                );
             }
             Phase::Log => {
                 "the destager: the batches in hand; then the log: a commit"
@@ -276,6 +287,18 @@ impl Service {
     /// Returns the connections of NBD clients.
     pub(crate) fn sessions(&self) -> &Connections {
         &self.inner.sessions
+    }
+
+    /// Returns the connections of NFS clients.
+    pub(crate) fn nfs_sessions(&self) -> &Connections {
+        &self.inner.nfs
+    }
+
+    /// Lets all clients finish the requests in hand, within `grace`.
+    pub(crate) async fn stop_sessions(&self, env: &Env, grace: Duration) {
+        let (disks, files) =
+            (self.inner.sessions.stop(env, grace), self.inner.nfs.stop(env, grace));
+        futures_util::future::join(disks, files).await;
     }
 
     /// Returns the jobs.
@@ -354,7 +377,14 @@ impl Service {
                 Address::Unix(path) => format!("unix:{}", path.display()),
             },
         });
-        nbd.chain(http).collect()
+        let nfs = self
+            .inner
+            .nfs_places
+            .get()
+            .into_iter()
+            .flatten()
+            .map(|place| Endpoint { protocol: "nfs".to_owned(), uri: place.to_string() });
+        nbd.chain(nfs).chain(http).collect()
     }
 }
 

@@ -27,6 +27,9 @@ pub struct Endpoints {
     pub worker: u32,
     /// Addresses of the NBD sockets.
     pub nbd: Vec<String>,
+    /// Addresses of the NFS sockets.
+    #[serde(default)]
+    pub nfs: Vec<String>,
     /// Addresses of the API's sockets.
     pub http: Vec<String>,
     /// Version of the binary.
@@ -51,6 +54,7 @@ impl Endpoints {
             pid: std::process::id(),
             worker,
             nbd: at(Role::Nbd),
+            nfs: at(Role::Nfs),
             http: at(Role::Http),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             upgradable: false,

@@ -35,6 +35,8 @@ const PATH_BYTES_MAX: usize = 107;
 pub enum Role {
     /// Volumes.
     Nbd,
+    /// File volumes.
+    Nfs,
     /// The JSON API.
     Http,
 }
@@ -64,6 +66,8 @@ pub(crate) struct Passed {
 pub struct WantedSockets {
     /// Further addresses for NBD.
     pub nbd: Vec<Address>,
+    /// Addresses for NFS.
+    pub nfs: Vec<Address>,
     /// Further addresses for the API.
     pub http: Vec<Address>,
     /// Group that may use the Unix sockets for NBD, besides the user who runs the daemon.
@@ -82,10 +86,16 @@ impl WantedSockets {
         let mut groups: Vec<Group> = group.into_iter().chain(http_group).collect();
         groups.dedup();
         access::settle(dir, &groups, notes)?;
-        let (own, asked) = (&dir.join(NBD_SOCKET), &self.nbd);
-        let mut sockets = open(&Wanted { role: Role::Nbd, own, asked, group, insecure }, notes)?;
-        let (own, asked, group) = (&dir.join(HTTP_SOCKET), &self.http, http_group);
-        sockets.extend(open(&Wanted { role: Role::Http, own, asked, group, insecure }, notes)?);
+        let (disks, api) = (dir.join(NBD_SOCKET), dir.join(HTTP_SOCKET));
+        let wanted = [
+            (Role::Nbd, Some(&*disks), &self.nbd, group),
+            (Role::Nfs, None, &self.nfs, group),
+            (Role::Http, Some(&*api), &self.http, http_group),
+        ];
+        let mut sockets = Vec::new();
+        for (role, own, asked, group) in wanted {
+            sockets.extend(open(&Wanted { role, own, asked, group, insecure }, notes)?);
+        }
         Ok(sockets)
     }
 }
@@ -94,8 +104,8 @@ impl WantedSockets {
 #[derive(Debug, Clone)]
 struct Wanted<'a> {
     role: Role,
-    /// The Unix socket that is always there.
-    own: &'a Path,
+    /// The Unix socket that is always there, if the role has one.
+    own: Option<&'a Path>,
     /// Places that the user asked for besides.
     asked: &'a [Address],
     /// Group that may connect to the Unix sockets, besides the user who runs the daemon.
@@ -110,13 +120,12 @@ const PREDECESSOR_PATIENCE: std::time::Duration = std::time::Duration::from_secs
 /// Opens the sockets of a role, and adds notes for the user.
 fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>> {
     let mut places: Vec<Address> = Vec::new();
-    if wanted.own.as_os_str().len() <= PATH_BYTES_MAX {
-        places.push(Address::Unix(wanted.own.to_owned()));
-    } else {
-        notes.push(format!(
+    match wanted.own {
+        Some(own) if own.as_os_str().len() > PATH_BYTES_MAX => notes.push(format!(
             "{} is too long a path for a Unix socket ({PATH_BYTES_MAX} bytes at most): there is none",
-            wanted.own.display()
-        ));
+            own.display()
+        )),
+        own => places.extend(own.map(|own| Address::Unix(own.to_owned()))),
     }
     for place in wanted.asked {
         if let Address::Tcp(place) = place {
@@ -126,14 +135,14 @@ fn open(wanted: &Wanted<'_>, notes: &mut Vec<String>) -> Outcome<Vec<Listening>>
             places.push(place.clone());
         }
     }
-    if places.is_empty() {
+    if places.is_empty() && wanted.own.is_some() {
         return Err(Failure::usage(notes.pop().unwrap_or_default()).next(
             "choose a shorter --dir, or name a socket with --nbd unix:PATH and --http unix:PATH",
         ));
     }
     let mut sockets = Vec::new();
     for place in places {
-        let own = matches!(&place, Address::Unix(path) if path == wanted.own);
+        let own = matches!(&place, Address::Unix(path) if Some(&**path) == wanted.own);
         let group = wanted.group;
         let bound = if own { bind_after_predecessor(&place, group) } else { bind(&place, group) };
         let socket = bound.map_err(|error| refused(&place, &error))?;
@@ -153,7 +162,11 @@ fn file_of(address: &Address) -> Option<(u64, u64)> {
 /// Returns a note about what clients can do at a TCP port, where none is authenticated. Refuses an
 /// address beyond this machine unless it is meant.
 fn stranger(wanted: &Wanted<'_>, place: SocketAddr) -> Outcome<String> {
+    if wanted.role == Role::Nfs && place.ip().is_loopback() {
+        return Ok(format!("TCP at {place}: root of this machine can use every file volume"));
+    }
     let does = match wanted.role {
+        Role::Nfs => "can read and write every file volume as any user but root",
         Role::Nbd => "can read and write every volume",
         Role::Http => "can command this daemon, and read and write every volume",
     };
@@ -182,7 +195,7 @@ fn refused(place: &Address, error: &io::Error) -> Failure {
         }
         (io::ErrorKind::PermissionDenied, Address::Unix(_)) => failure
             .next("choose a folder of your own, and with --socket-group a group that you are in"),
-        _ => failure.next("choose another address with --nbd or --http"),
+        _ => failure.next("choose another address with --nbd, --nfs or --http"),
     }
 }
 
@@ -271,7 +284,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     fn wanted<'a>(own: &'a Path, asked: &'a [Address]) -> Wanted<'a> {
-        Wanted { role: Role::Nbd, own, asked, group: None, insecure: false }
+        Wanted { role: Role::Nbd, own: Some(own), asked, group: None, insecure: false }
     }
 
     #[test]

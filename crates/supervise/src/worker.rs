@@ -161,6 +161,7 @@ fn serve(
             let acceptor = rekindle_env::real::net::from_listener(socket)?;
             match role {
                 Role::Nbd => sockets.nbd.push(acceptor),
+                Role::Nfs => sockets.nfs.push(acceptor),
                 Role::Http => sockets.http.push(acceptor),
             }
         }

@@ -57,11 +57,12 @@ use registry::Inner;
 use registry::machine::{State, StateChange};
 use registry::transitional;
 use registry::view;
+use rekindle_base::VolumeId;
 use rekindle_content::Content;
 use rekindle_content::sweep::{Look, Roots, Sources, Written};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::{Ack, MissingCopy, Policy, Staging, VaultBody};
+use rekindle_staging::{Ack, MissingCopy, Policy, Staging, VaultBody, VaultState};
 use repair::losses;
 use repair::salvage;
 use std::collections::BTreeMap;
@@ -150,6 +151,13 @@ impl Volumes {
     /// Shows one volume.
     pub async fn show(&self, name: &str) -> Result<Info, Error> {
         list::show(&self.inner, name).await
+    }
+
+    /// Returns the name that the volume with an id has now. [`Error::NotFound`] if there is none.
+    pub async fn name_of(&self, id: VolumeId) -> Result<String, Error> {
+        let found = records::vault(&self.inner.writer, id).await?;
+        let live = found.filter(|held| held.value.state == VaultState::Live);
+        Ok(live.ok_or_else(|| Error::NotFound(id.to_string()))?.value.name)
     }
 
     /// Moves a volume to the trash, where it is kept for [`limits::TRASH_AGE`]; its name becomes
@@ -503,7 +511,7 @@ impl Volumes {
 
     /// Forgets the log's changes of a volume that is gone for good. Whether it is gone; an error if
     /// that cannot be known.
-    pub async fn forget_if_gone(&self, id: rekindle_base::VolumeId) -> Result<bool, Error> {
+    pub async fn forget_if_gone(&self, id: VolumeId) -> Result<bool, Error> {
         let work = move |inner: Arc<Inner>| async move { remove::forget_if_gone(&inner, id).await };
         self.run("volume-forget", work).await
     }

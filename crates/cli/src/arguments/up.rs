@@ -14,6 +14,7 @@ Examples:
   rekindle up --dir /srv/rekindle --store s3://bucket/prefix
   rekindle up --socket-group libvirt-qemu   libvirt's QEMU may use the volumes
   rekindle up --nbd 127.0.0.1:10809         every user of this machine may
+  rekindle up --nfs 127.0.0.1:2049          file volumes, for mount -t nfs
   rekindle up --parity 16+1                 heal what a disk of the store loses
   rekindle up --store s3://b/p --advertise 10.0.0.1:7733    in a cluster: then
       `rekindle cluster init`
@@ -47,6 +48,9 @@ pub struct Up {
         value_delimiter = ','
     )]
     pub nbd: Vec<AddressOrOff>,
+    /// Serve file volumes through NFS version 3 here: HOST:PORT; repeatable [default: off]
+    #[arg(long, env = "REKINDLE_NFS", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
+    pub nfs: Vec<AddressOrOff>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
     #[arg(long, env = "REKINDLE_HTTP", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     pub http: Vec<AddressOrOff>,

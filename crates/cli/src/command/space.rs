@@ -19,7 +19,8 @@ pub fn run(common: &Common, space: &Space) -> Outcome<u8> {
 
 fn print(found: &Value) {
     let bytes = |value: &Value| value.as_u64().unwrap_or(0);
-    let mut table = output::table(["VOLUME", "SIZE", "USED", "ONLY ITS OWN", "SNAPSHOTS", "METADATA"]);
+    let mut table =
+        output::table(["VOLUME", "SIZE", "USED", "ONLY ITS OWN", "SNAPSHOTS", "METADATA"]);
     for volume in found["volumes"].as_array().into_iter().flatten() {
         table.add_row([
             volume["name"].as_str().unwrap_or_default().to_owned(),

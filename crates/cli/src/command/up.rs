@@ -81,7 +81,9 @@ fn settle(up: &Up) -> Outcome<Settings> {
         cluster.name = host_name();
     }
     config.check().map_err(Failure::usage)?;
-    for (places, said) in [(&mut sockets.nbd, &up.nbd), (&mut sockets.http, &up.http)] {
+    for (places, said) in
+        [(&mut sockets.nbd, &up.nbd), (&mut sockets.nfs, &up.nfs), (&mut sockets.http, &up.http)]
+    {
         if !said.is_empty() {
             *places = said.iter().flatten().cloned().collect();
         }
@@ -133,8 +135,8 @@ impl Banner<'_> {
             output::line(
                 &serde_json::json!({
                     "node": self.ready.node, "store": self.ready.store, "worker": self.ready.pid,
-                    "start_ms": self.ready.start_ms, "nbd": places(Role::Nbd), "http": places(Role::Http),
-                    "notes": notes,
+                    "start_ms": self.ready.start_ms, "nbd": places(Role::Nbd), "nfs": places(Role::Nfs),
+                    "http": places(Role::Http), "notes": notes,
                 })
                 .to_string(),
             );
@@ -177,6 +179,7 @@ impl Banner<'_> {
 
 fn endpoint(role: Role, place: &Address) -> String {
     match (role, place) {
+        (Role::Nfs, place) => format!("nfs     {}", uri::nfs_mount(place, "NAME", "DIR")),
         (Role::Nbd, place) => format!("nbd     {}", uri::nbd(place, "NAME")),
         (Role::Http, Address::Tcp(place)) => {
             format!("http    http://{place}/  (/metrics, /healthz, /openapi.json)")

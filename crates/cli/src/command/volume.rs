@@ -149,7 +149,13 @@ pub fn show(common: &Common, named: &Named) -> Outcome {
         pairs.push(("given up", format!("{lost}: {till}")));
     }
     pairs.extend(backlog(&volume));
-    pairs.extend(volume.uris.iter().map(|uri| ("nbd", uri.clone())));
+    let protocol = if volume.kind == "file" { "nfs" } else { "nbd" };
+    pairs.extend(volume.uris.iter().map(|uri| (protocol, uri.clone())));
+    if protocol == "nfs" {
+        let found = endpoints::read(client.dir()).map(|found| found.nfs).unwrap_or_default();
+        let places = found.iter().filter_map(|place| place.parse().ok());
+        pairs.extend(places.map(|place| ("mount", uri::nfs_mount(&place, &volume.name, "DIR"))));
+    }
     output::pairs(&pairs);
     Ok(())
 }
@@ -175,7 +181,8 @@ fn owner(volume: &Volume) -> String {
 /// lead to them.
 fn seen_from(dir: &Path, mut volume: Volume) -> Volume {
     let is_served = !volume.uris.is_empty();
-    if let Some(here) = endpoints::read(dir).filter(|found| found.guest && is_served) {
+    let is_disk = volume.kind != "file";
+    if let Some(here) = endpoints::read(dir).filter(|found| found.guest && is_served && is_disk) {
         let places = here.nbd.iter().filter_map(|place| place.parse().ok());
         volume.uris = places.map(|place| uri::nbd(&place, &volume.name)).collect();
     }

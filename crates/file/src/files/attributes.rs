@@ -1,13 +1,13 @@
 //! Attributes, and extended ones.
 
 use super::{Done, Files};
+use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::files::frozen::{Whence, is_present, whence};
 use crate::format::rows::Xattr;
 use crate::state::View;
 use crate::types::{
-    Attr, Caller, Errno, FILE_BYTES_MAX, FileType, Ino, NAME_BYTES_MAX, SetAttr, SetXattr,
-    XATTR_BYTES_MAX,
+    Attr, Errno, FILE_BYTES_MAX, FileType, Ino, NAME_BYTES_MAX, SetAttr, SetXattr, XATTR_BYTES_MAX,
 };
 use bytes::Bytes;
 
@@ -21,7 +21,7 @@ fn check_xattr(name: &[u8]) -> Result<(), Errno> {
 
 impl Files {
     /// Sets attributes.
-    pub async fn set_attr(&self, caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+    pub async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         is_present(ino)?;
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;
@@ -38,7 +38,7 @@ impl Files {
                 draft.inode(ino)?.modified = now;
             }
             let inode = draft.inode(ino)?;
-            inode.mode = set.mode.map_or(inode.mode, |mode| mode & 0o7777);
+            inode.mode = caller.settled(set.mode.map_or(inode.mode, |mode| mode & 0o7777));
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             inode.accessed = set.accessed.unwrap_or(inode.accessed);
@@ -66,7 +66,7 @@ impl Files {
     /// Sets an extended attribute.
     pub async fn set_xattr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         name: &[u8],
         value: &[u8],
@@ -94,7 +94,7 @@ impl Files {
     }
 
     /// Removes an extended attribute.
-    pub async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
+    pub async fn remove_xattr(&self, caller: Caller<'_>, ino: Ino, name: &[u8]) -> Done<()> {
         check_xattr(name)?;
         is_present(ino)?;
         let plan = |draft: &mut Draft<'_, '_>| {

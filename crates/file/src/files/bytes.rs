@@ -1,6 +1,7 @@
 //! The bytes of files.
 
-use super::{Done, Files, Rest, Turn};
+use super::{Done, Files, Rest, Turn, judge};
+use crate::caller::Caller;
 use crate::files::attributes::resize;
 use crate::files::draft::Draft;
 use crate::files::frozen::is_present;
@@ -10,7 +11,7 @@ use crate::limits;
 use crate::look::Stop;
 use crate::ranges::Part;
 use crate::state::View;
-use crate::types::{Allocate, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
+use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_content::tree::Root;
@@ -81,7 +82,7 @@ impl Files {
 
     /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
     /// [`Files::sync`].
-    pub async fn write(&self, _caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+    pub async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         is_present(ino)?;
         if data.len() > limits::WRITE_BYTES_MAX {
             return Err(Errno::INVAL.into());
@@ -93,6 +94,7 @@ impl Files {
         }
         let (now, room) = (self.now(), self.size());
         let plan = |view: &View<'_>| {
+            judge(&caller, view)?;
             let mut inode = regular(view, ino)?;
             let allocated = allocated_after(&inode, offset, end);
             let more = allocated.cast_signed() - inode.allocated.cast_signed();
@@ -102,6 +104,10 @@ impl Files {
             inode.size = inode.size.max(end);
             inode.allocated = allocated;
             (inode.modified, inode.changed) = (now, now);
+            inode.mode = caller.settled(inode.mode);
+            if let Some(witness) = caller.witness {
+                witness.changed(&inode.attr(ino));
+            }
             Ok((ino, inode, more))
         };
         let (turn, change) = self.in_turn(plan).await?;
@@ -133,7 +139,7 @@ impl Files {
     /// Changes what a range of a file is.
     pub async fn allocate(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         what: Allocate,
         offset: u64,

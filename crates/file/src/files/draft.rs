@@ -1,11 +1,12 @@
 //! A change that is being drafted: the inodes that it touches, and its effects.
 
+use crate::caller::Caller;
 use crate::format::inode::Inode;
 use crate::format::record::Effect;
 use crate::format::rows::{Named, Xattr};
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
-use crate::types::{Errno, INO_BITS, Ino, Origin, Time};
+use crate::types::{Errno, INO_BITS, Ino, Time};
 use std::collections::BTreeMap;
 
 pub(super) struct Draft<'a, 'v> {
@@ -108,10 +109,15 @@ impl<'a, 'v> Draft<'a, 'v> {
     }
 
     /// Returns the effects of the change, if the volume has room for it.
-    pub(super) fn effects(self, size: u64, origin: Option<Origin>) -> Result<Vec<Effect>, Stop> {
+    pub(super) fn effects(self, size: u64, caller: &Caller<'_>) -> Result<Vec<Effect>, Stop> {
         let used = self.view.totals().bytes;
         if self.bytes > 0 && used.saturating_add_signed(self.bytes) > size {
             return Err(Errno::NOSPC.into());
+        }
+        if let Some(witness) = caller.witness {
+            let left =
+                self.inodes.iter().filter_map(|(ino, inode)| Some(inode.as_ref()?.attr(*ino)));
+            left.for_each(|attr| witness.changed(&attr));
         }
         // Inodes come first: what is gone takes its names with it.
         let inodes = self.inodes.into_iter().map(|(ino, inode)| Effect::Inode { ino, inode });
@@ -119,7 +125,8 @@ impl<'a, 'v> Draft<'a, 'v> {
         if (self.bytes, self.count) != (0, 0) {
             effects.push(Effect::More { bytes: self.bytes, inodes: self.count });
         }
-        effects.extend(origin.map(Effect::Done));
+        effects.extend(caller.origin.map(Effect::Done));
+        effects.extend(caller.call.map(Effect::Called));
         Ok(effects)
     }
 }

@@ -13,6 +13,7 @@ mod frozen;
 mod naming;
 mod uses;
 
+use crate::caller::Caller;
 use crate::format::record::{self, Effect};
 use crate::format::rows::Totals;
 use crate::home::Home;
@@ -21,7 +22,7 @@ use crate::limits;
 use crate::look::{Look, Stop, unreadable};
 use crate::state::{ORPHANS, State, View, decode_own};
 use crate::table;
-use crate::types::{Caller, Error, Origin, Space, Time};
+use crate::types::{Call, Error, Origin, Space, Time};
 use draft::Draft;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};
@@ -119,6 +120,12 @@ impl Files {
         self.totals(|totals| totals.has(&origin))
     }
 
+    /// Whether a call was carried out before.
+    #[must_use]
+    pub fn was_called(&self, call: &Call) -> bool {
+        self.totals(|totals| totals.has_call(call))
+    }
+
     fn totals<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
         read(self.home.state.lock().totals.as_ref().expect("a volume is ready before it is used"))
     }
@@ -173,14 +180,15 @@ impl Files {
     /// Carries a change out: `plan` drafts it, and may be called again.
     async fn change<T>(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         plan: impl Fn(&mut Draft<'_, '_>) -> Result<T, Stop>,
     ) -> Done<T> {
         let now = self.now();
         let draft = |view: &View<'_>| {
+            judge(&caller, view)?;
             let mut draft = Draft::new(view, now);
             let outcome = plan(&mut draft)?;
-            Ok((outcome, draft.effects(self.size(), caller.origin)?))
+            Ok((outcome, draft.effects(self.size(), &caller)?))
         };
         let (turn, (outcome, effects)) = self.in_turn(draft).await?;
         let rest = self.enter(turn, &effects).await?;
@@ -268,6 +276,11 @@ impl Files {
     fn now(&self) -> Time {
         self.env.wall_clock().into()
     }
+}
+
+/// Asks the caller's witness.
+fn judge(caller: &Caller<'_>, view: &View<'_>) -> Result<(), Stop> {
+    caller.witness.map_or(Ok(()), |witness| witness.judge(view).map_err(|halt| halt.0))
 }
 
 fn check(state: &State) -> Result<(), Stop> {

@@ -1,6 +1,7 @@
 //! Names: looking up, making, removing, renaming, listing.
 
 use super::{Done, Files};
+use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::files::frozen::{is_free, is_present, seen_from};
 use crate::format::inode::Inode;
@@ -9,8 +10,7 @@ use crate::limits;
 use crate::look::Stop;
 use crate::state::View;
 use crate::types::{
-    Attr, Caller, Entry, Errno, FileType, Ino, NAME_BYTES_MAX, NewNode, ROOT, Rename,
-    TARGET_BYTES_MAX,
+    Attr, Entry, Errno, FileType, Ino, NAME_BYTES_MAX, NewNode, ROOT, Rename, TARGET_BYTES_MAX,
 };
 use bytes::Bytes;
 
@@ -67,7 +67,7 @@ impl Files {
     /// Makes an inode and its first name.
     pub async fn create(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
         node: &NewNode<'_>,
@@ -88,9 +88,10 @@ impl Files {
             }
             let is_dir = node.kind == FileType::Directory;
             let inherits = parent.mode & SET_GROUP_ID != 0;
+            let group = if inherits && is_dir { SET_GROUP_ID } else { 0 };
             let inode = Inode {
                 kind: node.kind,
-                mode: node.mode & 0o7777 | if inherits && is_dir { SET_GROUP_ID } else { 0 },
+                mode: caller.settled(node.mode & 0o7777 | group),
                 links: if is_dir { 2 } else { 1 },
                 uid: caller.uid,
                 gid: if inherits { parent.gid } else { caller.gid },
@@ -98,8 +99,8 @@ impl Files {
                 size: node.target.len() as u64,
                 allocated: 0,
                 parent: if is_dir { dir } else { 0 },
-                accessed: draft.now,
-                modified: draft.now,
+                accessed: node.stamps.map_or(draft.now, |[accessed, _]| accessed),
+                modified: node.stamps.map_or(draft.now, |[_, modified]| modified),
                 changed: draft.now,
                 created: draft.now,
                 target: Bytes::copy_from_slice(node.target),
@@ -118,7 +119,7 @@ impl Files {
     }
 
     /// Gives an inode another name.
-    pub async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
+    pub async fn link(&self, caller: Caller<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
         check_name(name)?;
         is_free(dir, name, Errno::EXIST)?;
         is_present(ino).map_err(|_| Errno::XDEV)?;
@@ -145,7 +146,7 @@ impl Files {
     }
 
     /// Removes a name of a file. The file goes with its last name, once no client uses it.
-    pub async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    pub async fn unlink(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         check_name(name)?;
         is_free(dir, name, Errno::PERM)?;
         let plan = |draft: &mut Draft<'_, '_>| {
@@ -161,7 +162,7 @@ impl Files {
     }
 
     /// Removes an empty directory.
-    pub async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    pub async fn remove_dir(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         check_name(name)?;
         is_free(dir, name, Errno::PERM)?;
         let plan = |draft: &mut Draft<'_, '_>| {
@@ -179,7 +180,7 @@ impl Files {
     /// Renames, as one change.
     pub async fn rename(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         (from_dir, from): (Ino, &[u8]),
         (to_dir, to): (Ino, &[u8]),
         how: Rename,

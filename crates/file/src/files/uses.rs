@@ -1,11 +1,12 @@
 //! Uses of files by clients: a file without a name stays as long as it is in use.
 
 use super::{Done, Files};
+use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::files::frozen::is_present;
 use crate::limits;
 use crate::state::{ORPHANS, View};
-use crate::types::{Caller, Errno, Ino};
+use crate::types::{Errno, Ino};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -14,6 +14,7 @@
 //! | 7 | a range of a file reads as zeros | number (8), offset (8), length (8) |
 //! | 8 | the volume has so many more | bytes (8), inodes (8), both signed |
 //! | 9 | a request was carried out | client (8), request (8), oldest one (8) |
+//! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!
@@ -26,7 +27,7 @@ use super::Bad;
 use super::inode::{INODE_BYTES, Inode};
 use super::rows::{Named, Xattr, file_type};
 use super::scribe::{Reader, Scribe};
-use crate::types::{Ino, Origin};
+use crate::types::{Call, Ino, Origin};
 use bytes::Bytes;
 
 /// The kind of a record with the effects of one call.
@@ -46,6 +47,7 @@ pub(crate) enum Effect {
     Zero { ino: Ino, offset: u64, length: u64 },
     More { bytes: i64, inodes: i64 },
     Done(Origin),
+    Called(Call),
 }
 
 /// Encodes the effects of a call.
@@ -81,6 +83,7 @@ pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
             Effect::Done(Origin { client, request, oldest }) => {
                 put(9, &[*client, *request, *oldest]);
             }
+            Effect::Called(Call { client, at, key }) => put(10, &[*client, *at, *key]),
         }
     }
     bytes
@@ -131,6 +134,7 @@ fn effect(reader: &mut Reader<'_>) -> Result<Effect, Bad> {
             let (request, oldest) = (reader.u64()?, reader.u64()?);
             Effect::Done(Origin { client: ino, request, oldest })
         }
+        10 => Effect::Called(Call { client: ino, at: reader.u64()?, key: reader.u64()? }),
         _ => return Err(Bad("the record has an unknown effect: upgrade rekindle")),
     })
 }

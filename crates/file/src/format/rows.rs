@@ -4,7 +4,9 @@
 //! The row of the volume has the key 0 in the table of inodes: version 1 (2), whether it has a
 //! table of files without a name (2), the next inode's number (8), bytes that files take (8),
 //! inodes (8), number of clients (4); for each client its id (8), the oldest request that it may
-//! send again (8), the number of its requests that were carried out (4), and these (8 each).
+//! send again (8), the number of its requests that were carried out (4), and these (8 each). If
+//! there are clients of NFS, their number (4) follows; for each its id (8), the number of its calls
+//! that were carried out (4), and for each of these seconds since 1970 (8) and its hash (8).
 //!
 //! The row of a name has the name's position as its key: inode (8), type (1), the name. The row of
 //! an extended attribute: the length of the name (1), the name, the value.
@@ -14,9 +16,9 @@
 use super::Bad;
 use super::scribe::{Reader, Scribe};
 use crate::limits;
-use crate::types::{FileType, Ino, Origin};
+use crate::types::{Call, FileType, Ino, Origin};
 use bytes::Bytes;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 const VERSION: u16 = 1;
 
@@ -28,7 +30,12 @@ pub(crate) struct Totals {
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,
     pub(crate) clients: BTreeMap<u64, Requests>,
+    /// The calls of NFS that were carried out, by client; the last one is the newest.
+    pub(crate) callers: BTreeMap<u64, VecDeque<Called>>,
 }
+
+/// A call of NFS that was carried out: seconds since 1970, and its hash.
+type Called = (u64, u64);
 
 /// The requests of a client that were carried out, and that it may send again.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -39,7 +46,8 @@ pub(crate) struct Requests {
 
 impl Default for Totals {
     fn default() -> Self {
-        Self { next_ino: crate::types::ROOT + 1, bytes: 0, inodes: 1, clients: BTreeMap::new() }
+        let (clients, callers) = (BTreeMap::new(), BTreeMap::new());
+        Self { next_ino: crate::types::ROOT + 1, bytes: 0, inodes: 1, clients, callers }
     }
 }
 
@@ -56,6 +64,18 @@ impl Totals {
             bytes.put_u64(*oldest);
             bytes.extend_from_slice(&count(done.len()));
             done.iter().for_each(|request| bytes.put_u64(*request));
+        }
+        if self.callers.is_empty() {
+            return bytes;
+        }
+        bytes.extend_from_slice(&count(self.callers.len()));
+        for (client, calls) in &self.callers {
+            bytes.put_u64(*client);
+            bytes.extend_from_slice(&count(calls.len()));
+            for (at, key) in calls {
+                bytes.put_u64(*at);
+                bytes.put_u64(*key);
+            }
         }
         bytes
     }
@@ -74,7 +94,14 @@ impl Totals {
             let done = (0..reader.u32()?).map(|_| reader.u64()).collect::<Result<_, _>>()?;
             clients.insert(client, Requests { oldest, done });
         }
-        Ok((Self { next_ino, bytes, inodes, clients }, has_orphans))
+        let mut callers = BTreeMap::new();
+        let count = if reader.is_empty() { 0 } else { reader.u32()? };
+        for _ in 0..count {
+            let client = reader.u64()?;
+            let calls = (0..reader.u32()?).map(|_| Ok((reader.u64()?, reader.u64()?)));
+            callers.insert(client, calls.collect::<Result<_, Bad>>()?);
+        }
+        Ok((Self { next_ino, bytes, inodes, clients, callers }, has_orphans))
     }
 
     /// Notes that a request was carried out.
@@ -92,6 +119,35 @@ impl Totals {
         while done.len() > limits::REQUESTS_MAX {
             done.pop_first();
         }
+    }
+
+    /// Notes that a call of NFS was carried out. Calls that are old by its time are forgotten.
+    pub(crate) fn note_call(&mut self, call: &Call) {
+        let oldest = call.at.saturating_sub(limits::CALLS_KEPT.as_secs());
+        let is_new = !self.callers.contains_key(&call.client);
+        if is_new {
+            // A client that has gone keeps no room.
+            self.callers.retain(|_, calls| calls.back().is_some_and(|(at, _)| *at >= oldest));
+        }
+        if is_new && self.callers.len() >= limits::CLIENTS_MAX {
+            let unheard = self.callers.iter().min_by_key(|(_, calls)| calls.back().copied());
+            if let Some(unheard) = unheard.map(|(client, _)| *client) {
+                self.callers.remove(&unheard);
+            }
+        }
+        let calls = self.callers.entry(call.client).or_default();
+        // Records may be applied twice.
+        if !calls.contains(&(call.at, call.key)) {
+            calls.push_back((call.at, call.key));
+        }
+        while calls.len() > limits::CALLS_MAX || calls.front().is_some_and(|(at, _)| *at < oldest) {
+            calls.pop_front();
+        }
+    }
+
+    pub(crate) fn has_call(&self, call: &Call) -> bool {
+        let calls = self.callers.get(&call.client);
+        calls.is_some_and(|calls| calls.iter().any(|(_, key)| *key == call.key))
     }
 
     pub(crate) fn has(&self, origin: &Origin) -> bool {
@@ -169,6 +225,32 @@ mod tests {
         assert_eq!(Named::decode(&named.encode()).unwrap(), named);
         let xattr = Xattr { name: "user.a".into(), value: "b".into() };
         assert_eq!(Xattr::decode(&xattr.encode()).unwrap(), xattr);
+    }
+
+    #[test]
+    fn calls_are_remembered_for_a_while() {
+        let call = |client, at, key| Call { client, at, key };
+        let mut totals = Totals::default();
+        for key in 0..5000 {
+            totals.note_call(&call(1, 1000 + key / 1000, key));
+        }
+        totals.note_call(&call(1, 1004, 4999));
+        assert!(totals.has_call(&call(1, 0, 4999)) && !totals.has_call(&call(2, 0, 4999)));
+        assert!(!totals.has_call(&call(1, 0, 4999 - limits::CALLS_MAX as u64)));
+        assert_eq!(totals.callers[&1].len(), limits::CALLS_MAX, "twice is once");
+        let read = Totals::decode(&totals.encode(true)).expect("it was written");
+        assert_eq!(read, (totals.clone(), true));
+        let bytes = totals.encode(false);
+        assert!((45..bytes.len()).all(|end| Totals::decode(&bytes[..end]).is_err()));
+        let later = 1004 + limits::CALLS_KEPT.as_secs();
+        totals.note_call(&call(1, later, 1));
+        assert!(totals.has_call(&call(1, later, 4999)), "it is just not old yet");
+        totals.note_call(&call(2, later + 10_000, 1));
+        assert!(!totals.has_call(&call(1, 0, 1)), "the client has gone");
+        for client in 0..1000 {
+            totals.note_call(&call(client, later + 10_000, 1));
+        }
+        assert_eq!(totals.callers.len(), limits::CLIENTS_MAX);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod bed;
 mod model;
+mod witness;
 
 use crate::*;
 use bed::Bed;
@@ -172,7 +173,8 @@ fn a_snapshot_is_seen_below_the_root_and_nothing_in_it_changes() {
         assert_eq!(files.read(file, 0, 9).await.unwrap(), &b"after!"[..]);
         files.open(old.ino).await.unwrap();
         files.close(old.ino).await;
-        let node = NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"" };
+        let node =
+            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
         let rofs = Some(Errno::ROFS);
         assert_eq!(errno(files.write(CALLER, old.ino, 0, b"x").await), rofs);
         assert_eq!(errno(files.set_attr(CALLER, old.ino, &SetAttr::default()).await), rofs);
@@ -209,10 +211,10 @@ fn with_files(test: impl AsyncFn(&Bed, &Files)) {
     });
 }
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, origin: None };
+const CALLER: Caller<'static> = Caller { uid: 0, gid: 0, origin: None, call: None, witness: None };
 
 async fn make(files: &Files, dir: Ino, name: &str, kind: FileType) -> Ino {
-    let node = NewNode { kind, mode: 0o644, device: 0, target: b"" };
+    let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None };
     files.create(CALLER, dir, name.as_bytes(), &node).await.unwrap().ino
 }
 
@@ -319,7 +321,13 @@ fn requests_that_were_carried_out_are_known_after_a_commit_and_a_restart() {
         let files = bed.files(Ack::Flash).await;
         for request in 1..4 {
             let caller = Caller { origin: Some(origin(request)), ..CALLER };
-            let node = NewNode { kind: FileType::Directory, mode: 0o755, device: 0, target: b"" };
+            let node = NewNode {
+                kind: FileType::Directory,
+                mode: 0o755,
+                device: 0,
+                target: b"",
+                stamps: None,
+            };
             files.create(caller, ROOT, &[b'0' + request as u8], &node).await.unwrap();
             if request == 2 {
                 files.handle().staged().drain().await.unwrap();
@@ -378,7 +386,8 @@ fn holes_are_found_and_take_no_space() {
 #[test]
 fn bad_input_gets_the_error_of_posix() {
     with_files(async |_, files| {
-        let node = NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"" };
+        let node =
+            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
         let long = vec![b'x'; 256];
         let names: [(&[u8], Errno); 6] = [
             (b"", Errno::INVAL),

@@ -323,11 +323,11 @@ impl Model {
 
 /// Carries an operation out. Returns the number of the inode that it made.
 pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
-    let caller = Caller { uid: 1, gid: 2, origin: None };
+    let caller = Caller { uid: 1, gid: 2, ..Caller::default() };
     match op {
         Op::Create((dir, name), kind) => {
             let target: &[u8] = if *kind == FileType::Symlink { b"target" } else { b"" };
-            let node = NewNode { kind: *kind, mode: 0o755, device: 0, target };
+            let node = NewNode { kind: *kind, mode: 0o755, device: 0, target, stamps: None };
             let attr: Attr = files.create(caller, *dir, name, &node).await?;
             return Ok(Some(attr.ino));
         }

@@ -3,16 +3,13 @@
 use super::clients::Enrolled;
 use super::limits;
 use super::replies::{self, Body, Listing};
-use super::target::Target;
 use super::wire::{InHeader, O_EXCL, O_TRUNC, Op, SetAttrIn, SizeOut, valid};
+use crate::target::{Failed, Target};
 use bytes::Bytes;
 use futures_util::future::join_all;
-use rekindle_base::Kind;
 use rekindle_env::Timestamp;
 use rekindle_file::{Attr, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, NewNode};
 use rekindle_file::{Origin, SetAttr, Time};
-use rekindle_staging::Error as StagingError;
-use rekindle_volume::Error as VolumeError;
 
 /// Bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
@@ -20,46 +17,6 @@ const PERMISSIONS: u32 = 0o7777;
 /// before 16.
 const BEHIND_DOT: u64 = 1;
 const BEHIND_DOTS: u64 = 2;
-
-/// The reason why a request has no reply of success.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failed {
-    /// The client is told.
-    Errno(Errno),
-    /// The volume is not served here any more, or the daemon stops: the mount gets no reply, and
-    /// sends the request again over its next connection.
-    HangUp,
-}
-
-impl From<Errno> for Failed {
-    fn from(errno: Errno) -> Self {
-        Self::Errno(errno)
-    }
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        let error = match error {
-            Error::Posix(errno) => return Self::Errno(errno),
-            Error::Volume(error) => error,
-        };
-        let is_over = matches!(
-            &error,
-            VolumeError::Stopping
-                | VolumeError::Interrupted(_)
-                | VolumeError::Staging(StagingError::Closed(_) | StagingError::Unleased(_))
-        );
-        match error.kind() {
-            Kind::Fenced => Self::HangUp,
-            _ if is_over => Self::HangUp,
-            Kind::Full => Self::Errno(Errno::NOSPC),
-            _ => {
-                tracing::warn!(%error, "a request to a file volume failed");
-                Self::Errno(Errno::IO)
-            }
-        }
-    }
-}
 
 /// A request, and the mount that it comes from.
 pub struct Question<'a, T: Target> {
@@ -135,8 +92,9 @@ impl<T: Target> Question<'_, T> {
         })
     }
 
-    fn caller(&self) -> Caller {
-        Caller { uid: self.header.uid, gid: self.header.gid, origin: Some(self.origin) }
+    fn caller(&self) -> Caller<'static> {
+        let origin = Some(self.origin);
+        Caller { uid: self.header.uid, gid: self.header.gid, origin, ..Caller::default() }
     }
 
     /// Answers a request that was carried out before, as the lost reply did.
@@ -167,7 +125,8 @@ impl<T: Target> Question<'_, T> {
 
     async fn make(&self, op: Op<'_>) -> Result<Attr, Failed> {
         let permissions = |mode: u32| (mode & PERMISSIONS) as u16;
-        let plain = NewNode { kind: FileType::Regular, mode: 0, device: 0, target: b"" };
+        let plain =
+            NewNode { kind: FileType::Regular, mode: 0, device: 0, target: b"", stamps: None };
         let (name, node) = match op {
             Op::Symlink { name, target } => {
                 (name, NewNode { kind: FileType::Symlink, mode: 0o777, target, ..plain })

@@ -5,7 +5,7 @@
 //! mount outlive its session for a while, so that one that comes back finds its files.
 
 use super::limits;
-use super::target::Target;
+use crate::target::Target;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
 use rekindle_env::Env;

@@ -13,11 +13,7 @@ pub mod frame;
 pub mod limits;
 mod replies;
 mod session;
-mod target;
-#[cfg(test)]
-mod testing;
 pub mod wire;
 
 pub use clients::Clients;
 pub use session::{Mount, serve};
-pub use target::Target;

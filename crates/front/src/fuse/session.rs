@@ -4,14 +4,14 @@
 //! an fsync. The kernel awaits what it wants in order. What is under way is bounded in bytes, and
 //! further requests wait in the socket.
 
-use super::answer::{Failed, Question};
+use super::answer::Question;
 use super::clients::{Clients, Enrolled};
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
 use super::replies::{Reply, reply};
-use super::target::Target;
 use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
+use crate::target::{Failed, Target};
 use rekindle_base::VolumeId;
 use rekindle_env::Env;
 use rekindle_file::Origin;

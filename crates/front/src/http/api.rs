@@ -351,7 +351,7 @@ pub struct Trouble {
 /// A place where clients connect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Endpoint {
-    /// `nbd` or `http`.
+    /// `nbd`, `nfs` or `http`.
     pub protocol: String,
     /// The address as a client writes it: `nbd+unix:///?socket=...`, `nbd://127.0.0.1:10809`,
     /// `http://127.0.0.1:7070`.

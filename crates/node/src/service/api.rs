@@ -40,7 +40,8 @@ impl Service {
         let member = here.as_ref().and_then(|node| Some(&node.membership()?.member));
         let host = member.zip(info.vault.owner).map(|(member, owner)| host_of(member, owner));
         let downgrade = guest.or(here.clone()).and_then(|node| node.staging.downgrade(&info.vault));
-        let mut words = volume(info, &self.inner.nbd);
+        let nfs = self.inner.nfs_places.get().map_or(&[][..], Vec::as_slice);
+        let mut words = volume(info, &self.inner.nbd, nfs);
         words.owner_host = host;
         words.downgrade = downgrade.map(str::to_owned);
         if let (true, Some(backlog)) = (self.inner.looks.store_is_away(), &mut words.backlog) {

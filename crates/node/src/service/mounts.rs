@@ -1,6 +1,7 @@
 //! File volumes for mounts.
 
 use super::Service;
+use crate::assemble::Node;
 use rekindle_base::Kind;
 use rekindle_env::Address;
 use rekindle_file::Files;
@@ -8,13 +9,14 @@ use rekindle_front::fuse::{self, Clients, Mount};
 use rekindle_front::http::Leaving;
 use rekindle_front::http::api::ApiError;
 use rekindle_volume::Error;
+use std::sync::Arc;
 
 /// The mounts that this host serves.
 pub(crate) type Mounts = Clients<Files>;
 
 impl Service {
     /// Brings a file volume of this node or a guest into service.
-    async fn files(&self, name: &str) -> Result<Files, ApiError> {
+    pub(super) async fn files(&self, name: &str) -> Result<(Arc<Node>, Files), ApiError> {
         let node = self.node().await?;
         let (node, files) = match Files::attach(&node.volumes, name).await {
             Err(Error::Elsewhere(name, owner)) => {
@@ -33,7 +35,7 @@ impl Service {
         };
         let files = files?;
         node.volumes.client_is_back(name);
-        Ok(files)
+        Ok((node, files))
     }
 
     /// Serves a mount over a connection that leaves HTTP.
@@ -42,7 +44,7 @@ impl Service {
         name: &str,
         connection: Leaving,
     ) -> Result<(), ApiError> {
-        let files = self.files(name).await?;
+        let (_, files) = self.files(name).await?;
         let env = self.inner.env.clone();
         let here = Address::Unix("mount".into());
         let entered = self.sessions().enter(&env, &here).ok_or_else(|| {

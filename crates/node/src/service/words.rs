@@ -8,14 +8,15 @@ use rekindle_staging::VaultBody;
 use rekindle_volume::Kinds;
 use std::time::Duration;
 
-/// Translates a volume. If NBD serves its kind: with the URIs by which NBD clients at these places
-/// reach it.
-pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address]) -> Volume {
+/// Translates a volume, with the URIs by which clients of NBD or NFS at these places reach it.
+pub(super) fn volume(info: rekindle_volume::Info, nbd: &[Address], nfs: &[Address]) -> Volume {
     let vault = info.vault;
     let lost_bytes = vault.lost.iter().map(|lost| lost.span).sum();
-    let is_served = vault.kind == rekindle_block::KIND;
-    let nbd = nbd.iter().filter(|_| is_served);
-    let uris = nbd.map(|place| uri::nbd(place, &vault.name)).collect();
+    let uris = match vault.kind.as_str() {
+        rekindle_block::KIND => nbd.iter().map(|place| uri::nbd(place, &vault.name)).collect(),
+        rekindle_file::KIND => nfs.iter().map(|place| uri::nfs(place, &vault.name)).collect(),
+        _ => Vec::new(),
+    };
     Volume {
         id: vault.id.to_string(),
         name: vault.name,

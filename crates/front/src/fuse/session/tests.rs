@@ -1,12 +1,12 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
-use super::super::testing::Memory;
 use super::super::wire::{
     EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn, SizeOut,
     ValidAttrOut, opcode, valid,
 };
 use super::*;
 use crate::conn::Connections;
+use crate::target::testing::Memory;
 use rekindle_env::sim::{Faults, World};
 use rekindle_file::{Errno, Error, Ino, ROOT};
 use rekindle_staging::Error as StagingError;
@@ -187,7 +187,7 @@ fn a_file_is_made_written_read_renamed_and_removed() {
         assert_eq!((found.ino, found.attr.ino, found.generation), (ino, ino, 0));
         line.ask(opcode::RELEASE, ino, &[0; 24]).await.unwrap();
         line.ask(opcode::UNLINK, ROOT, b"b\0").await.unwrap();
-        assert_eq!(line.read(ino, 0, 1).await, Err(Errno::NOENT));
+        assert_eq!(line.read(ino, 0, 1).await, Err(Errno::STALE));
         assert_eq!(line.ask(opcode::UNLINK, ROOT, b"b\0").await, Err(Errno::NOENT));
     });
 }

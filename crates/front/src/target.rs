@@ -1,13 +1,59 @@
-//! The interface of the FUSE server: a file system.
+//! The interface of the servers of file systems, FUSE and NFS: a file system.
 
 use bytes::Bytes;
+use rekindle_base::Kind;
 use rekindle_file::{
-    Allocate, Attr, Caller, Entry, Error, Files, Ino, NewNode, Origin, Rename, Seek, SetAttr,
-    SetXattr, Space,
+    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Seek,
+    SetAttr, SetXattr, Space,
 };
+use rekindle_staging::Error as StagingError;
+use rekindle_volume::Error as VolumeError;
 use std::future::Future;
 
+#[cfg(test)]
+pub(crate) mod testing;
+
 type Done<T> = Result<T, Error>;
+
+/// Why a request has no reply of success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failed {
+    /// The client is told.
+    Errno(Errno),
+    /// The volume is not served here any more, or the daemon stops: the client gets no reply, and
+    /// asks again over its next connection.
+    HangUp,
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Self {
+        Self::Errno(errno)
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let error = match error {
+            Error::Posix(errno) => return Self::Errno(errno),
+            Error::Volume(error) => error,
+        };
+        let is_over = matches!(
+            &error,
+            VolumeError::Stopping
+                | VolumeError::Interrupted(_)
+                | VolumeError::Staging(StagingError::Closed(_) | StagingError::Unleased(_))
+        );
+        match error.kind() {
+            Kind::Fenced => Self::HangUp,
+            _ if is_over => Self::HangUp,
+            Kind::Full => Self::Errno(Errno::NOSPC),
+            _ => {
+                tracing::warn!(%error, "a request to a file volume failed");
+                Self::Errno(Errno::IO)
+            }
+        }
+    }
+}
 
 /// A file system, as a session uses it. [`rekindle_file::Files`] documents each call.
 pub trait Target: Clone + Send + Sync + 'static {
@@ -16,39 +62,39 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn attr(&self, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
     fn set_attr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         set: &SetAttr,
     ) -> impl Future<Output = Done<Attr>> + Send;
     fn create(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
         node: &NewNode<'_>,
     ) -> impl Future<Output = Done<Attr>> + Send;
     fn link(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         dir: Ino,
         name: &[u8],
     ) -> impl Future<Output = Done<Attr>> + Send;
     fn unlink(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
     fn remove_dir(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
     fn rename(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         how: Rename,
@@ -62,14 +108,14 @@ pub trait Target: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Done<Bytes>> + Send;
     fn write(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         offset: u64,
         data: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
     fn allocate(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         what: Allocate,
         range: (u64, u64),
@@ -85,14 +131,14 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn xattr(&self, ino: Ino, name: &[u8]) -> impl Future<Output = Done<Bytes>> + Send;
     fn set_xattr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         pair: (&[u8], &[u8]),
         how: SetXattr,
     ) -> impl Future<Output = Done<()>> + Send;
     fn remove_xattr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         name: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
@@ -113,30 +159,30 @@ impl Target for Files {
     async fn attr(&self, ino: Ino) -> Done<Attr> {
         self.attr(ino).await
     }
-    async fn set_attr(&self, caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+    async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         self.set_attr(caller, ino, set).await
     }
     async fn create(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
         node: &NewNode<'_>,
     ) -> Done<Attr> {
         self.create(caller, dir, name, node).await
     }
-    async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
+    async fn link(&self, caller: Caller<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
         self.link(caller, ino, dir, name).await
     }
-    async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    async fn unlink(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         self.unlink(caller, dir, name).await
     }
-    async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    async fn remove_dir(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         self.remove_dir(caller, dir, name).await
     }
     async fn rename(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         how: Rename,
@@ -149,12 +195,12 @@ impl Target for Files {
     async fn read(&self, ino: Ino, offset: u64, length: usize) -> Done<Bytes> {
         self.read(ino, offset, length).await
     }
-    async fn write(&self, caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+    async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         self.write(caller, ino, offset, data).await
     }
     async fn allocate(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         what: Allocate,
         (offset, length): (u64, u64),
@@ -175,14 +221,14 @@ impl Target for Files {
     }
     async fn set_xattr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         (name, value): (&[u8], &[u8]),
         how: SetXattr,
     ) -> Done<()> {
         self.set_xattr(caller, ino, name, value, how).await
     }
-    async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
+    async fn remove_xattr(&self, caller: Caller<'_>, ino: Ino, name: &[u8]) -> Done<()> {
         self.remove_xattr(caller, ino, name).await
     }
     async fn list_xattrs(&self, ino: Ino) -> Done<Vec<Bytes>> {

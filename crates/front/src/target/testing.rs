@@ -1,18 +1,22 @@
-//! A file system in memory, for tests of the server and the example `fuse_memory`.
+//! A file system in memory, for tests of the servers and the example `fuse_memory`.
 #![allow(dead_code, reason = "each of the two uses a part")]
 
-use crate::fuse::Target;
+use crate::target::Target;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_file::{
-    Allocate, Attr, Caller, Entry, Errno, Error, FileType, Ino, NewNode, Origin, ROOT, Rename,
-    Seek, SetAttr, SetXattr, Space, Time,
+    Allocate, Attr, Call, Caller, Entry, Errno, Error, FileType, Halt, Ino, NewNode, Origin, ROOT,
+    Rename, Seek, SetAttr, SetXattr, Sight, Space, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::Notify;
 
 type Done<T> = Result<T, Error>;
+
+fn settled(caller: &Caller<'_>, mode: u16) -> u16 {
+    caller.witness.map_or(mode, |witness| witness.settle_mode(mode))
+}
 
 /// The file system. Clones share it.
 #[derive(Clone)]
@@ -23,8 +27,15 @@ pub struct Memory {
 pub struct State {
     nodes: BTreeMap<Ino, Node>,
     next: Ino,
+    changes: i64,
+    /// How often it was asked to make everything durable.
+    pub syncs_asked: u64,
+    /// How often everything was made durable.
+    pub syncs: u64,
     /// Requests that were carried out.
     done: BTreeSet<(u64, u64)>,
+    /// Calls that were carried out.
+    called: BTreeSet<(u64, u64)>,
     /// How often each inode is open.
     pub opens: BTreeMap<Ino, u64>,
     /// The error of all calls, once there is one.
@@ -43,7 +54,7 @@ struct Node {
 }
 
 impl Node {
-    fn new(ino: Ino, parent: Ino, caller: Caller, node: &NewNode<'_>) -> Self {
+    fn new(ino: Ino, parent: Ino, caller: Caller<'_>, node: &NewNode<'_>) -> Self {
         let now = Time::default();
         let is_dir = node.kind == FileType::Directory;
         let attr = Attr {
@@ -78,7 +89,7 @@ impl State {
 
     fn node(&mut self, ino: Ino) -> Done<&mut Node> {
         self.ok()?;
-        self.nodes.get_mut(&ino).ok_or(Errno::NOENT.into())
+        self.nodes.get_mut(&ino).ok_or(Errno::STALE.into())
     }
 
     fn dir(&mut self, ino: Ino) -> Done<&mut Node> {
@@ -90,16 +101,37 @@ impl State {
         self.dir(dir)?.names.get(name).map(|(_, ino)| *ino).ok_or(Errno::NOENT.into())
     }
 
-    fn note(&mut self, caller: Caller) {
+    /// Asks the caller's witness, as the file system does in the turn of a change.
+    fn judge(&self, caller: &Caller<'_>) -> Done<()> {
+        self.ok()?;
+        caller.witness.map_or(Ok(()), |witness| witness.judge(self).map_err(Halt::into_error))
+    }
+
+    fn tell(&self, caller: &Caller<'_>, ino: Ino) {
+        if let (Some(witness), Some(node)) = (caller.witness, self.nodes.get(&ino)) {
+            witness.changed(&node.attr);
+        }
+    }
+
+    fn note(&mut self, caller: Caller<'_>) {
+        self.called.extend(caller.call.map(|call| (call.client, call.key)));
         if let Some(Origin { client, request, oldest }) = caller.origin {
             self.done.retain(|(other, number)| *other != client || *number >= oldest);
             self.done.insert((client, request));
         }
     }
 
+    /// The time of the next change: a second after the last one.
+    fn tick(&mut self) -> Time {
+        self.changes += 1;
+        Time { seconds: self.changes, nanoseconds: 0 }
+    }
+
     fn enter(&mut self, dir: Ino, name: &[u8], ino: Ino) -> Done<()> {
         self.next += 1;
-        let position = 16 + self.next;
+        let (position, changed) = (16 + self.next, self.tick());
+        let attr = &mut self.dir(dir)?.attr;
+        (attr.modified, attr.changed) = (changed, changed);
         self.dir(dir)?.names.insert(name.to_vec(), (position, ino));
         self.nodes.get_mut(&ino).expect("it exists").parent = dir;
         Ok(())
@@ -133,14 +165,40 @@ impl State {
     }
 }
 
+impl Sight for State {
+    fn attr(&self, ino: Ino) -> Result<Attr, Halt> {
+        Ok(self.nodes.get(&ino).ok_or(Errno::STALE)?.attr)
+    }
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt> {
+        let node = self.nodes.get(&dir).ok_or(Errno::STALE)?;
+        if node.attr.kind != FileType::Directory {
+            return Err(Errno::NOTDIR.into());
+        }
+        node.names.get(name).map(|(_, ino)| Sight::attr(self, *ino)).transpose()
+    }
+    fn was_called(&self, call: &Call) -> bool {
+        self.called.contains(&(call.client, call.key))
+    }
+}
+
 impl Memory {
     pub fn new() -> Self {
-        let root = NewNode { kind: FileType::Directory, mode: 0o755, device: 0, target: b"" };
+        let root = NewNode {
+            kind: FileType::Directory,
+            mode: 0o755,
+            device: 0,
+            target: b"",
+            stamps: None,
+        };
         let root = Node::new(ROOT, ROOT, Caller::default(), &root);
         let state = State {
             nodes: BTreeMap::from([(ROOT, root)]),
             next: ROOT,
+            changes: 0,
+            syncs_asked: 0,
+            syncs: 0,
             done: BTreeSet::new(),
+            called: BTreeSet::new(),
             opens: BTreeMap::new(),
             broken: None,
             stuck: None,
@@ -165,28 +223,38 @@ impl Target for Memory {
     async fn attr(&self, ino: Ino) -> Done<Attr> {
         Ok(self.state.lock().node(ino)?.attr)
     }
-    async fn set_attr(&self, _caller: Caller, ino: Ino, set: &SetAttr) -> Done<Attr> {
+    async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
+        let changed = state.tick();
         let node = state.node(ino)?;
+        if set.size.is_some() && node.attr.kind == FileType::Directory {
+            return Err(Errno::ISDIR.into());
+        }
         if let Some(size) = set.size {
             node.resize(size as usize);
         }
         let attr = &mut node.attr;
-        attr.mode = set.mode.unwrap_or(attr.mode);
+        attr.changed = changed;
+        attr.mode = settled(&caller, set.mode.unwrap_or(attr.mode));
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
         attr.accessed = set.accessed.unwrap_or(attr.accessed);
         attr.modified = set.modified.unwrap_or(attr.modified);
-        Ok(*attr)
+        let attr = *attr;
+        state.tell(&caller, ino);
+        state.note(caller);
+        Ok(attr)
     }
     async fn create(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         dir: Ino,
         name: &[u8],
         node: &NewNode<'_>,
     ) -> Done<Attr> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
         match state.find(dir, name) {
             Ok(_) => return Err(Errno::EXIST.into()),
             Err(Error::Posix(Errno::NOENT)) => {}
@@ -194,43 +262,55 @@ impl Target for Memory {
         }
         state.next += 1;
         let ino = state.next;
-        let made = Node::new(ino, dir, caller, node);
+        let mut made = Node::new(ino, dir, caller, node);
+        made.attr.mode = settled(&caller, node.mode);
+        if let Some([accessed, modified]) = node.stamps {
+            (made.attr.accessed, made.attr.modified) = (accessed, modified);
+        }
         let attr = made.attr;
         state.nodes.insert(ino, made);
         state.enter(dir, name, ino)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(attr)
     }
-    async fn link(&self, caller: Caller, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
+    async fn link(&self, caller: Caller<'_>, ino: Ino, dir: Ino, name: &[u8]) -> Done<Attr> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
         if state.find(dir, name).is_ok() {
             return Err(Errno::EXIST.into());
         }
         state.node(ino)?.attr.links += 1;
         state.enter(dir, name, ino)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(state.node(ino)?.attr)
     }
-    async fn unlink(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    async fn unlink(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
         state.remove(dir, name, false)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(())
     }
-    async fn remove_dir(&self, caller: Caller, dir: Ino, name: &[u8]) -> Done<()> {
+    async fn remove_dir(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
         state.remove(dir, name, true)?;
+        state.tell(&caller, dir);
         state.note(caller);
         Ok(())
     }
     async fn rename(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         from: (Ino, &[u8]),
         to: (Ino, &[u8]),
         how: Rename,
     ) -> Done<()> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
         let ino = state.find(from.0, from.1)?;
         let there = state.find(to.0, to.1).ok();
         match (how, there) {
@@ -245,6 +325,7 @@ impl Target for Memory {
             (_, None) => drop(state.dir(from.0)?.names.remove(from.1)),
         }
         state.enter(to.0, to.1, ino)?;
+        [from.0, to.0].iter().for_each(|dir| state.tell(&caller, *dir));
         state.note(caller);
         Ok(())
     }
@@ -258,17 +339,22 @@ impl Target for Memory {
         let end = content.len().min(begin + length);
         Ok(Bytes::copy_from_slice(&content[begin..end]))
     }
-    async fn write(&self, _caller: Caller, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+    async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         let mut state = self.state.lock();
+        state.judge(&caller)?;
+        let changed = state.tick();
         let node = state.node(ino)?;
+        (node.attr.modified, node.attr.changed) = (changed, changed);
+        node.attr.mode = settled(&caller, node.attr.mode);
         let (begin, end) = (offset as usize, offset as usize + data.len());
         node.resize(node.content.len().max(end));
         node.content[begin..end].copy_from_slice(data);
+        state.tell(&caller, ino);
         Ok(())
     }
     async fn allocate(
         &self,
-        _caller: Caller,
+        _caller: Caller<'_>,
         ino: Ino,
         what: Allocate,
         (offset, length): (u64, u64),
@@ -320,7 +406,7 @@ impl Target for Memory {
     }
     async fn set_xattr(
         &self,
-        caller: Caller,
+        caller: Caller<'_>,
         ino: Ino,
         (name, value): (&[u8], &[u8]),
         how: SetXattr,
@@ -335,7 +421,7 @@ impl Target for Memory {
         state.note(caller);
         Ok(())
     }
-    async fn remove_xattr(&self, caller: Caller, ino: Ino, name: &[u8]) -> Done<()> {
+    async fn remove_xattr(&self, caller: Caller<'_>, ino: Ino, name: &[u8]) -> Done<()> {
         let mut state = self.state.lock();
         state.node(ino)?.xattrs.remove(name).ok_or(Error::from(Errno::NODATA))?;
         state.note(caller);
@@ -350,10 +436,12 @@ impl Target for Memory {
         Ok(Space { bytes: 1 << 40, bytes_used: 1 << 30, inodes })
     }
     async fn sync(&self) -> Done<()> {
+        self.state.lock().syncs_asked += 1;
         let stuck = self.state.lock().stuck.clone();
         if let Some(stuck) = stuck {
             stuck.notified().await;
         }
+        self.state.lock().syncs += 1;
         self.state.lock().ok()
     }
     async fn open(&self, ino: Ino) -> Done<()> {

@@ -1,0 +1,91 @@
+//! The caller of a change, and its witness: a front's word on the change, in its turn.
+//!
+//! A front that must know what is there before it lets a caller change something (permissions, a
+//! guard on the time of the last change, a request that was carried out before) cannot look first
+//! and change then: another change may come between. So it sends a witness along, who sees the
+//! state that the change is judged by.
+
+use crate::look::Stop;
+use crate::state::View;
+use crate::types::{Attr, Call, Errno, Error, Ino, Origin};
+
+/// The caller of a change.
+#[derive(Clone, Copy, Default)]
+pub struct Caller<'a> {
+    /// Owner of what the call makes.
+    pub uid: u32,
+    pub gid: u32,
+    /// The request, of a client that may send it again when a reply is lost.
+    pub origin: Option<Origin>,
+    /// The same, of a client that does not number its requests.
+    pub call: Option<Call>,
+    /// Who judges the change in its turn.
+    pub witness: Option<&'a dyn Witness>,
+}
+
+impl Caller<'_> {
+    /// Returns the mode that a change gives an inode.
+    pub(crate) fn settled(&self, mode: u16) -> u16 {
+        self.witness.map_or(mode, |witness| witness.settle_mode(mode))
+    }
+}
+
+/// A look at the file system while nothing changes.
+pub trait Sight {
+    /// Returns the attributes of an inode; `ESTALE` if it is no more.
+    fn attr(&self, ino: Ino) -> Result<Attr, Halt>;
+    /// Returns what a name of a directory leads to.
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt>;
+    /// Whether a call was carried out before.
+    fn was_called(&self, call: &Call) -> bool;
+}
+
+/// Judges a change, and sees what it did.
+pub trait Witness: Sync {
+    /// Says whether the change may be made. It is asked again when something had to be fetched.
+    fn judge(&self, sight: &dyn Sight) -> Result<(), Halt>;
+    /// Returns the mode that the change gives an inode, where `mode` is the one asked for or had:
+    /// set-user-id may have to go.
+    fn settle_mode(&self, mode: u16) -> u16;
+    /// Is told of each inode that the change leaves as `attr` says. The last word counts.
+    fn changed(&self, attr: &Attr);
+}
+
+/// Why a witness does not let a change pass, or not yet.
+#[derive(Debug)]
+pub struct Halt(pub(crate) Stop);
+
+impl From<Errno> for Halt {
+    fn from(errno: Errno) -> Self {
+        Self(errno.into())
+    }
+}
+
+impl Halt {
+    /// Returns the error that ends the change.
+    #[must_use]
+    pub fn into_error(self) -> Error {
+        match self.0 {
+            Stop::Posix(errno) => errno.into(),
+            Stop::Failed(error) => error,
+            // A file system that fetches what it lacks asks again, and never comes here.
+            Stop::Miss(_) => Errno::AGAIN.into(),
+        }
+    }
+}
+
+impl Sight for View<'_> {
+    fn attr(&self, ino: Ino) -> Result<Attr, Halt> {
+        Ok(self.inode(ino).map_err(Halt)?.attr(ino))
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt> {
+        self.dir(dir).map_err(Halt)?;
+        let (_, named) = self.name(dir, name).map_err(Halt)?;
+        named.map(|named| Sight::attr(self, named.ino)).transpose()
+    }
+
+    fn was_called(&self, call: &Call) -> bool {
+        self.totals().has_call(call)
+    }
+}

@@ -1,0 +1,98 @@
+//! The MOUNT protocol: it gives the handle of a volume's root, or of a directory below. A volume is
+//! exported under its name. Nothing is kept of mounts, so DUMP tells of none.
+
+use super::limits;
+use super::permission::Credentials;
+use super::replies::Failed;
+use super::rpc;
+use super::server::{Place, Server};
+use super::target::Exports;
+use super::xdr::Args;
+use crate::target::Target;
+use nfs3_types::mount::{
+    MOUNT_PROGRAM, dirpath, export_node, exports, fhandle3, mountlist, mountres3, mountres3_ok,
+    mountstat3,
+};
+use nfs3_types::nfs3::nfsstat3;
+use nfs3_types::rpc::auth_flavor;
+use nfs3_types::xdr_codec::{List, Opaque};
+use rekindle_base::Kind;
+use rekindle_file::{Errno, Error, FileType, ROOT};
+
+/// Answers a call of MOUNT.
+pub async fn answer<E: Exports>(
+    server: &Server<E>,
+    caller: &Credentials,
+    procedure: MOUNT_PROGRAM,
+    mut args: Args<'_>,
+) -> Result<Vec<u8>, Failed> {
+    Ok(match procedure {
+        MOUNT_PROGRAM::MOUNTPROC3_NULL
+        | MOUNT_PROGRAM::MOUNTPROC3_UMNT
+        | MOUNT_PROGRAM::MOUNTPROC3_UMNTALL => Vec::new(),
+        MOUNT_PROGRAM::MOUNTPROC3_DUMP => rpc::pack(&mountlist::default()),
+        MOUNT_PROGRAM::MOUNTPROC3_EXPORT => rpc::pack(&list(server).await?),
+        MOUNT_PROGRAM::MOUNTPROC3_MNT => {
+            let path = args.opaque(limits::PATH_BYTES_MAX)?;
+            rpc::pack(&match mount(server, caller, path).await {
+                Ok(place) => {
+                    let fhandle = fhandle3(place.handle(place.ino).data);
+                    let auth_flavors = vec![auth_flavor::AUTH_UNIX as u32];
+                    mountres3::Ok(mountres3_ok { fhandle, auth_flavors })
+                }
+                Err(status) => mountres3::Err(status),
+            })
+        }
+    })
+}
+
+async fn list<E: Exports>(server: &Server<E>) -> Result<exports<'static, 'static>, Failed> {
+    let names = server.exports.names().await.map_err(|error| {
+        tracing::warn!(%error, "the list of exports cannot be had");
+        Failed::Status(nfsstat3::NFS3ERR_IO)
+    })?;
+    let node = |name: &String| export_node {
+        ex_dir: dirpath(Opaque::owned(format!("/{name}").into_bytes())),
+        ex_groups: List::default(),
+    };
+    Ok(List(names.iter().take(limits::EXPORTS_MAX).map(node).collect()))
+}
+
+/// Walks to a directory: the volume's name, and names below.
+async fn mount<E: Exports>(
+    server: &Server<E>,
+    caller: &Credentials,
+    path: &[u8],
+) -> Result<Place<E::Files>, mountstat3> {
+    let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+    let volume = names.next().ok_or(mountstat3::MNT3ERR_NOENT)?;
+    let volume = std::str::from_utf8(volume).map_err(|_| mountstat3::MNT3ERR_NOENT)?;
+    let seal = server.seal().await.map_err(|_| mountstat3::MNT3ERR_SERVERFAULT)?;
+    let attached = server.exports.attach(volume).await.map_err(|error| match error.kind() {
+        Kind::NotFound | Kind::Invalid | Kind::Unsupported => mountstat3::MNT3ERR_NOENT,
+        _ => {
+            tracing::warn!(volume, %error, "a volume cannot be mounted");
+            mountstat3::MNT3ERR_SERVERFAULT
+        }
+    })?;
+    let export = server.keep(attached);
+    let (files, mut ino) = (&export.files, ROOT);
+    for (depth, name) in names.enumerate() {
+        let dir = files.attr(ino).await.map_err(status)?;
+        caller.look_up(&dir).map_err(|_| mountstat3::MNT3ERR_ACCES)?;
+        let attr = files.lookup(ino, name).await.map_err(status)?;
+        if attr.kind != FileType::Directory || depth >= limits::MOUNT_DEPTH_MAX {
+            return Err(mountstat3::MNT3ERR_NOTDIR);
+        }
+        ino = attr.ino;
+    }
+    Ok(Place { export, ino, seal })
+}
+
+fn status(error: Error) -> mountstat3 {
+    match error {
+        Error::Posix(Errno::NOENT | Errno::INVAL) => mountstat3::MNT3ERR_NOENT,
+        Error::Posix(Errno::NAMETOOLONG) => mountstat3::MNT3ERR_NAMETOOLONG,
+        _ => mountstat3::MNT3ERR_IO,
+    }
+}

@@ -1,0 +1,69 @@
+//! The service of an NFS listener: a session for every connection.
+
+use super::meters::Counted;
+use super::server::Server;
+use super::session::{self, End, Line};
+use super::settings::{Peer, Settings};
+use super::target::Exports;
+use crate::conn::{Connections, SessionThread, Stop};
+use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream};
+use std::sync::Arc;
+
+/// Serves NFS and MOUNT on `acceptors` until the connections are stopped. `supervise::sockets` has
+/// refused an address that strangers reach, unless the user allows it.
+pub fn serve<E: Exports>(
+    env: &Env,
+    acceptors: Vec<Box<dyn Acceptor>>,
+    exports: Arc<E>,
+    settings: Settings,
+    connections: &Connections,
+) {
+    if acceptors.is_empty() {
+        return;
+    }
+    let server = Arc::new(Server::new(env.clone(), exports, settings));
+    let (tended, weak) = (env.clone(), Arc::downgrade(&server));
+    tended.spawn("nfs-idle", async move {
+        if let Some(server) = weak.upgrade() {
+            server.tend().await;
+        }
+    });
+    for acceptor in acceptors {
+        env.spawn("nfs-accept", accept(env.clone(), acceptor, server.clone(), connections.clone()));
+    }
+}
+
+async fn accept<E: Exports>(
+    env: Env,
+    acceptor: Box<dyn Acceptor>,
+    server: Arc<Server<E>>,
+    connections: Connections,
+) {
+    let (address, budget) = (acceptor.address(), connections.budget().clone());
+    let budget = match &address {
+        Address::Tcp(_) => budget.for_strangers(),
+        Address::Unix(_) => budget,
+    };
+    let serve = Arc::new(move |stream: Box<dyn Stream>, stop| -> BoxFuture<'static, ()> {
+        let line = Line {
+            server: server.clone(),
+            peer: Peer::of(&address, &stream.peer()),
+            budget: budget.clone(),
+        };
+        Box::pin(connection(line, stream, stop))
+    });
+    connections.accept(&env, acceptor, SessionThread::Background, serve).await;
+}
+
+async fn connection<E: Exports>(line: Line<E>, stream: Box<dyn Stream>, stop: Stop) {
+    let peer = stream.peer();
+    tracing::info!(%peer, "NFS client connected");
+    let _counted = Counted::new();
+    match session::run(line, stream, stop).await {
+        End::Garbage(reason) => tracing::warn!(%peer, reason, "NFS client hung up on"),
+        End::Io(error) => tracing::info!(%peer, %error, "NFS client lost"),
+        end @ (End::Client | End::Stopped) => {
+            tracing::info!(%peer, ?end, "NFS client disconnected");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The interface of the NFS server to the node: file volumes as exports.
+
+use crate::target::Target;
+use rekindle_base::VolumeId;
+use rekindle_env::BoxFuture;
+use rekindle_file::Seal;
+use rekindle_volume::Error;
+use std::sync::Arc;
+
+/// A file volume in service.
+#[derive(Clone)]
+pub struct Export<T> {
+    pub id: VolumeId,
+    pub name: String,
+    pub files: T,
+    /// The life that serves the volume: what it has acknowledged without a sync is kept as long as
+    /// it lasts. A client whose WRITE and COMMIT name two lives sends its data again.
+    pub life: [u8; 8],
+}
+
+/// The file volumes of a node.
+pub trait Exports: Send + Sync + 'static {
+    type Files: Target;
+
+    /// Returns the seal of the store's handles.
+    fn seal(&self) -> BoxFuture<'_, Result<Seal, Error>>;
+    /// Returns the names of all file volumes.
+    fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, Error>>;
+    /// Brings a volume into service.
+    fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export<Self::Files>, Error>>;
+    /// The same, by the volume's id: it may have another name than when a client mounted it.
+    fn find(&self, id: VolumeId) -> BoxFuture<'_, Result<Export<Self::Files>, Error>>;
+}
