@@ -126,6 +126,21 @@ fn a_mounted_volume_is_a_file_system_like_any_other() -> Result<()> {
     assert_eq!(std::fs::read(root.join("l"))?, b"hello");
     let found = std::fs::metadata(root.join("c"))?;
     assert_eq!((found.nlink(), found.len(), found.mode()), (2, 5, 0o100_640));
+    // What another user writes is not run as its owner.
+    let program = root.join("program");
+    for (change, mode, left) in [
+        ("echo x >> program", 0o6777, 0o777),
+        ("truncate -s 1 program", 0o6777, 0o777),
+        ("fallocate -l 4096 program", 0o6777, 0o777),
+        ("echo x >> program", 0o2766, 0o2766),
+    ] {
+        std::fs::write(&program, b"x")?;
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode))?;
+        let other = Shell::new("setpriv").args(["--reuid=65534", "--clear-groups", "sh", "-c"]);
+        other.arg(format!("cd {} && {change}", root.display())).run()?;
+        assert_eq!(std::fs::metadata(&program)?.mode() & 0o7777, left, "{change}");
+    }
+    std::fs::remove_file(&program)?;
     let sparse =
         File::options().create_new(true).write(true).read(true).open(root.join("sparse"))?;
     sparse.write_all_at(b"end", 10 << 20)?;

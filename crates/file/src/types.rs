@@ -79,6 +79,14 @@ pub struct Attr {
     pub created: Time,
 }
 
+/// Returns a mode without set-user-id, and without set-group-id where that is one (with the group's
+/// execute bit; without it, it asks for mandatory locks): what a change by a caller without
+/// privilege leaves.
+#[must_use]
+pub fn without_set_id(mode: u16) -> u16 {
+    mode & if mode & 0o010 == 0 { !0o4000 } else { !0o6000 }
+}
+
 /// Attributes to set; what is `None` stays.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SetAttr {

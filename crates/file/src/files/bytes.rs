@@ -175,6 +175,7 @@ impl Files {
                 resize(draft, ino, end)?;
             }
             let inode = draft.inode(ino)?;
+            inode.mode = caller.settled(inode.mode);
             (inode.modified, inode.changed) = (now, now);
             Ok(())
         };

@@ -8,8 +8,10 @@ use crate::target::{Failed, Target};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use rekindle_env::Timestamp;
-use rekindle_file::{Attr, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Ino, NewNode};
-use rekindle_file::{Origin, SetAttr, Time};
+use rekindle_file::{
+    Attr, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Halt, Ino, NewNode, Origin, SetAttr,
+    Sight, Time, Witness, without_set_id,
+};
 
 /// Bits of a mode that are permissions.
 const PERMISSIONS: u32 = 0o7777;
@@ -41,6 +43,7 @@ impl<T: Target> Question<'_, T> {
             Op::Lookup { name } => self.look_up(name).await?,
             Op::GetAttr => Body::attr(&target.attr(ino).await?),
             Op::SetAttr(set) => {
+                let caller = settled(caller, set.valid & valid::KILL_SET_ID != 0);
                 Body::attr(&target.set_attr(caller, ino, &set_attr(&set, self.now)?).await?)
             }
             Op::ReadLink => Body::data(target.read_link(ino).await?),
@@ -172,13 +175,16 @@ impl<T: Target> Question<'_, T> {
         let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
         Ok(match op {
             Op::Read { offset, size } => Body::data(target.read(ino, offset, size as usize).await?),
-            Op::Write { offset, data } => {
+            Op::Write { offset, kills_set_id, data } => {
                 within(offset, data.len() as u64)?;
+                let caller = settled(caller, kills_set_id);
                 target.write(caller, ino, offset, data).await?;
                 size_of_reply(data.len())
             }
             Op::Allocate { what, offset, length } => {
                 within(offset, length)?;
+                // The kernel does not say it here.
+                let caller = settled(caller, self.header.uid != 0);
                 done(target.allocate(caller, ino, what, (offset, length)).await?)
             }
             Op::Seek { offset, what } => Body::of(&target.seek(ino, offset, what).await?),
@@ -287,6 +293,26 @@ fn within(offset: u64, length: u64) -> Result<(), Errno> {
         Some(end) if end <= FILE_BYTES_MAX => Ok(()),
         _ => Err(Errno::FBIG),
     }
+}
+
+/// The caller whose change takes set-id bits away, if `kills`.
+fn settled(caller: Caller<'static>, kills: bool) -> Caller<'static> {
+    Caller { witness: kills.then_some(&NoSetId as &dyn Witness), ..caller }
+}
+
+/// Lets every change pass: the kernel has judged it. No set-id bit stays.
+struct NoSetId;
+
+impl Witness for NoSetId {
+    fn judge(&self, _sight: &dyn Sight) -> Result<(), Halt> {
+        Ok(())
+    }
+
+    fn settle_mode(&self, mode: u16) -> u16 {
+        without_set_id(mode)
+    }
+
+    fn changed(&self, _attr: &Attr) {}
 }
 
 fn set_attr(asked: &SetAttrIn, now: Timestamp) -> Result<SetAttr, Errno> {

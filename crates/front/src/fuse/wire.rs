@@ -62,7 +62,7 @@ pub mod opcode {
 }
 
 /// Flags of INIT. What is absent here is off: the kernel then keeps locks itself, and checks
-/// permissions, set-user-id bits and truncation by O_TRUNC with requests of their own.
+/// permissions and truncation by O_TRUNC with requests of their own.
 pub mod init {
     const ASYNC_READ: u32 = 1 << 0;
     const EXPORT_SUPPORT: u32 = 1 << 4;
@@ -74,6 +74,9 @@ pub mod init {
     const PARALLEL_DIROPS: u32 = 1 << 18;
     const MAX_PAGES: u32 = 1 << 22;
     const CACHE_SYMLINKS: u32 = 1 << 23;
+    /// The server takes set-id bits away where a request says so. The kernel then asks for
+    /// capabilities once for each file, and not before each write.
+    const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 
     /// The flags that the server takes when the kernel offers them.
     pub const WANTED: u32 = ASYNC_READ
@@ -85,7 +88,8 @@ pub mod init {
         | ASYNC_DIO
         | PARALLEL_DIROPS
         | MAX_PAGES
-        | CACHE_SYMLINKS;
+        | CACHE_SYMLINKS
+        | HANDLE_KILLPRIV_V2;
 }
 
 /// Flags of an opened file. The kernel keeps its pages from one open to the next (it drops them
@@ -95,6 +99,9 @@ pub mod open {
     const NOFLUSH: u32 = 1 << 5;
     pub const FILE: u32 = KEEP_CACHE | NOFLUSH;
 }
+
+/// Flag of a WRITE by a caller that must not keep set-id bits.
+const WRITE_KILL_SET_ID: u32 = 1 << 2;
 
 /// Which attributes a SETATTR sets.
 pub mod valid {
@@ -107,6 +114,7 @@ pub mod valid {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
+    pub const KILL_SET_ID: u32 = 1 << 11;
 }
 
 /// Flags of open(2) that CREATE looks at.
@@ -305,7 +313,8 @@ struct ReadIn {
     _fh: u64,
     offset: u64,
     size: u32,
-    _flags: u32,
+    /// Of a WRITE: what it also does.
+    flags: u32,
     _lock_owner: u64,
     _open_flags: u32,
     _padding: u32,
@@ -408,6 +417,8 @@ pub enum Op<'a> {
     },
     Write {
         offset: u64,
+        /// Set-id bits go.
+        kills_set_id: bool,
         data: &'a [u8],
     },
     Space,
@@ -590,12 +601,13 @@ impl<'a> Body<'a> {
 
     fn write(&mut self) -> Result<Op<'a>, Errno> {
         // The structures of READ and WRITE are alike.
-        let ReadIn { offset, size, .. } = self.take()?;
+        let ReadIn { offset, size, flags, .. } = self.take()?;
         if size > limits::DATA_BYTES_MAX {
             return Err(Errno::INVAL);
         }
+        let kills_set_id = flags & WRITE_KILL_SET_ID != 0;
         let data = self.0.get(..size as usize).ok_or(Errno::INVAL)?;
-        Ok(Op::Write { offset, data })
+        Ok(Op::Write { offset, kills_set_id, data })
     }
 
     fn allocate(&mut self) -> Result<Op<'a>, Errno> {

@@ -4,7 +4,7 @@
 //! files. So an owner reads and writes its file here whatever the mode says, as through a
 //! descriptor that it has; and a file that may be executed may be read.
 
-use rekindle_file::{Attr, Errno, FileType, SetAttr};
+use rekindle_file::{Attr, Errno, FileType, SetAttr, without_set_id};
 
 /// What a caller is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +22,6 @@ pub const EXECUTE: u16 = 1;
 pub const SET_USER_ID: u16 = 0o4000;
 pub const SET_GROUP_ID: u16 = 0o2000;
 pub const STICKY: u16 = 0o1000;
-const GROUP_EXECUTES: u16 = 0o010;
 const ANY_EXECUTES: u16 = 0o111;
 
 /// The user and group of those who have none here.
@@ -156,7 +155,7 @@ impl Credentials {
     /// Returns the mode that a file has after the caller wrote to it.
     #[must_use]
     pub fn mode_after_write(&self, kind: FileType, mode: u16) -> u16 {
-        if self.is_root() || kind != FileType::Regular { mode } else { plain(mode) }
+        if self.is_root() || kind != FileType::Regular { mode } else { without_set_id(mode) }
     }
 
     /// Returns the mode that attributes leave an inode with, where `mode` is the one that they ask
@@ -166,7 +165,7 @@ impl Credentials {
         let mut mode = mode;
         let moves = set.uid.is_some() || set.gid.is_some();
         if moves && attr.kind != FileType::Directory {
-            mode = plain(mode);
+            mode = without_set_id(mode);
         }
         if set.size.is_some() {
             mode = self.mode_after_write(attr.kind, mode);
@@ -186,13 +185,6 @@ impl Credentials {
         let acts = kind != FileType::Directory && mode & SET_GROUP_ID != 0;
         if acts && !self.is_root() && !self.is_in(gid) { mode & !SET_GROUP_ID } else { mode }
     }
-}
-
-/// A mode without set-user-id, and without set-group-id where that is one (with the group's execute
-/// bit; without it, it asks for mandatory locks).
-fn plain(mode: u16) -> u16 {
-    let group = if mode & GROUP_EXECUTES == 0 { 0 } else { SET_GROUP_ID };
-    mode & !SET_USER_ID & !group
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn requests_say_what_they_ask_for() {
         ),
         (opcode::READ, read.clone(), Op::Read { offset: 4096, size: 512 }),
         (opcode::READDIRPLUS, read, Op::List { offset: 4096, size: 512, plus: true }),
-        (opcode::WRITE, write, Op::Write { offset: 4096, data: b"abc" }),
+        (opcode::WRITE, write, Op::Write { offset: 4096, kills_set_id: false, data: b"abc" }),
         (opcode::GETXATTR, words(&[9, 0], b"user.x\0"), Op::Xattr { name: b"user.x", size: 9 }),
         (
             opcode::SETXATTR,
