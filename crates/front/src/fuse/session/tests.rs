@@ -187,7 +187,7 @@ fn a_file_is_made_written_read_renamed_and_removed() {
         assert_eq!((found.ino, found.attr.ino, found.generation), (ino, ino, 0));
         line.ask(opcode::RELEASE, ino, &[0; 24]).await.unwrap();
         line.ask(opcode::UNLINK, ROOT, b"b\0").await.unwrap();
-        assert_eq!(line.read(ino, 0, 1).await, Err(Errno::NOENT));
+        assert_eq!(line.read(ino, 0, 1).await, Err(Errno::STALE));
         assert_eq!(line.ask(opcode::UNLINK, ROOT, b"b\0").await, Err(Errno::NOENT));
     });
 }
