@@ -10,6 +10,7 @@ pub mod clock;
 pub mod crash_disk;
 pub mod daemon;
 pub mod mount;
+pub mod mounted;
 pub mod network;
 pub mod power;
 pub mod prometheus;

@@ -29,7 +29,7 @@ async fn play(files: &Files, model: &mut Model, dice: &mut Random, count: u64) -
             files.env().sleep(std::time::Duration::from_millis(dice.below(9000))).await;
         }
         past.push(model.clone());
-        let op = model.draw(dice);
+        let op = model.draw(dice, 700_000);
         let outcome = carry_out(files, &op).await;
         let made = outcome.as_ref().ok().copied().flatten();
         let expected = model.apply(&op, made).err();
@@ -54,7 +54,11 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             let past = world.block_on(async {
                 let bed = Bed::start(&env, &store, 2 * life + 1).await;
                 let files = bed.files(ack).await;
-                compare(&Model::read(&files).await, &model, &format!("seed {seed}, life {life}"));
+                compare(
+                    &Model::read(&files).await.unwrap(),
+                    &model,
+                    &format!("seed {seed}, life {life}"),
+                );
                 let mut past = Vec::new();
                 for _ in 0..3 {
                     past.extend(play(&files, &mut model, &mut dice, 30).await);
@@ -66,12 +70,16 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                     past.clear();
                     past.push(model.clone());
                     compare(
-                        &Model::read(&files).await,
+                        &Model::read(&files).await.unwrap(),
                         &model,
                         &format!("seed {seed}, life {life}"),
                     );
                 }
-                compare(&Model::read(&files).await, &model, &format!("seed {seed}, life {life}"));
+                compare(
+                    &Model::read(&files).await.unwrap(),
+                    &model,
+                    &format!("seed {seed}, life {life}"),
+                );
                 past
             });
             if !cut {
@@ -83,7 +91,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             world.block_on(async {
                 let bed = Bed::start(&env, &store, 2 * life + 2).await;
                 let files = bed.files(ack).await;
-                model = Model::read(&files).await;
+                model = Model::read(&files).await.unwrap();
                 assert!(past.contains(&model), "seed {seed}, life {life}: a state that never was");
             });
             world.crash_process();

@@ -22,6 +22,7 @@ struct Site {
     files: Memory,
     clients: Clients<Memory>,
     connections: Connections,
+    durably: bool,
 }
 
 /// The test's end of a connection.
@@ -34,12 +35,13 @@ struct Line {
 
 type Replied = Result<Vec<u8>, Errno>;
 
-fn with_site(story: impl AsyncFnOnce(&Site)) {
+fn with_site(story: impl AsyncFnOnce(&mut Site)) {
     let world = World::new(5, Faults::none());
     let env = world.env();
     let (files, clients) = (Memory::new(), Clients::default());
-    let site = Site { env, files, clients, connections: Connections::new("fuse", 4) };
-    world.block_on(async { story(&site).await });
+    let connections = Connections::new("fuse", 4);
+    let mut site = Site { env, files, clients, connections, durably: false };
+    world.block_on(async { story(&mut site).await });
 }
 
 impl Site {
@@ -52,6 +54,7 @@ impl Site {
             target: self.files.clone(),
             clients: self.clients.clone(),
             budget: self.connections.budget().clone(),
+            durably: self.durably,
         };
         let (stop, stopped) = Stop::pair();
         let env = self.env.clone();
