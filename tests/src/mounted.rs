@@ -20,7 +20,11 @@ pub struct Mounted {
 impl Mounted {
     /// Mounts a volume, and waits until the kernel has it.
     pub fn new(daemon: &Daemon, volume: &str) -> Result<Self> {
-        let folder = daemon.scratch().join("mnt");
+        Self::at(daemon, volume, daemon.scratch().join("mnt"))
+    }
+
+    /// The same, on this folder.
+    pub fn at(daemon: &Daemon, volume: &str, folder: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&folder)?;
         let trace = daemon.scratch().join("mount.txt");
         let output = File::create(&trace)?;

@@ -128,11 +128,14 @@ fn a_copy_goes_on_when_the_owner_stands_still_is_killed_and_when_the_volume_move
     // A daemon that stands still ends no connection.
     let worker = Pid::from_raw(i32::try_from(hosts.hosts[0].worker()?)?).context("a pid")?;
     let still = Work::new(&root, "still");
-    still.amid(|| Ok(kill_process(worker, Signal::STOP)?))?;
-    let shown = hosts.cluster(third)?;
-    ensure!(row(&shown, "forwarded", "home")["name"] == NAMES[holder], "{shown}");
+    let went_on = still.amid(|| Ok(kill_process(worker, Signal::STOP)?));
+    let shown = hosts.cluster(third);
+    // A daemon that stands still answers no question.
     kill_process(worker, Signal::KILL)?;
     hosts.lose(0)?;
+    went_on?;
+    let shown = shown?;
+    ensure!(row(&shown, "forwarded", "home")["name"] == NAMES[holder], "{shown}");
     wait_until("the guest to have a holder", || {
         hosts.cluster(holder).is_ok_and(|shown| shown["guests"][0]["holders"][0]["ready"] == true)
     })?;

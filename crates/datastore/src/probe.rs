@@ -81,6 +81,10 @@ async fn replace_race(store: &Store, key: &str, version: &Version) -> Result<(),
     .await;
     match late {
         Err(Error::Conflict(_)) => judged.map(drop),
+        // No other writer may have come before it: the store was too busy for all of them.
+        Ok(_) if attempts.iter().all(Result::is_err) => judged.and_then(|_| {
+            Err(Error::Unavailable("no conditional replace was answered".to_owned()))
+        }),
         Ok(_) => Err(broken(
             store,
             "an object could be replaced by a writer that knew an older version only",

@@ -34,8 +34,9 @@ use std::time::Duration;
 const NAME: &str = "fs";
 /// Calls of a life.
 const CALLS: u64 = 60;
-/// Longest write of a client, bytes.
+/// Longest write of a client, bytes: with large segments, and with small ones.
 const WRITE_MAX: u64 = 700_000;
+const SMALL_WRITE_MAX: u64 = 100_000;
 /// Longest wait of any task: no fault lasts.
 const PATIENCE: Duration = Duration::from_secs(3600);
 /// Pause before another try.
@@ -126,7 +127,8 @@ fn lives(seed: u64) -> Result<Outcome, String> {
             (world.env(), run.clone(), begun.clone()),
             dice.next_u64(),
             faults.parse().expect("ours"),
-            cuts_power,
+            // What waits for the store is in the process's own memory.
+            cuts_power || run.setup.policy != Policy::Back,
         );
         let ended = end::run(&world, end, &begun, work).transpose();
         ended.map_err(|why| format!("{said}: {why}"))?;
@@ -243,7 +245,9 @@ impl Life {
                     }
                 }
                 _ => {
-                    let op = self.run.known.lock().model().draw(&mut dice, WRITE_MAX);
+                    let is_small = self.run.setup.segment_bytes < 8 * MIB;
+                    let longest = if is_small { SMALL_WRITE_MAX } else { WRITE_MAX };
+                    let op = self.run.known.lock().model().draw(&mut dice, longest);
                     self.run.known.lock().begin(op.clone());
                     match carry_out(&files, &op).await {
                         Ok(made) => self.run.known.lock().end(Ok(made))?,

@@ -55,7 +55,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                 let bed = Bed::start(&env, &store, 2 * life + 1).await;
                 let files = bed.files(ack).await;
                 compare(
-                    &Model::read(&files).await.unwrap(),
+                    &read(&files).await,
                     &model,
                     &format!("seed {seed}, life {life}"),
                 );
@@ -70,13 +70,13 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                     past.clear();
                     past.push(model.clone());
                     compare(
-                        &Model::read(&files).await.unwrap(),
+                        &read(&files).await,
                         &model,
                         &format!("seed {seed}, life {life}"),
                     );
                 }
                 compare(
-                    &Model::read(&files).await.unwrap(),
+                    &read(&files).await,
                     &model,
                     &format!("seed {seed}, life {life}"),
                 );
@@ -91,7 +91,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             world.block_on(async {
                 let bed = Bed::start(&env, &store, 2 * life + 2).await;
                 let files = bed.files(ack).await;
-                model = Model::read(&files).await.unwrap();
+                model = read(&files).await;
                 assert!(past.contains(&model), "seed {seed}, life {life}: a state that never was");
             });
             world.crash_process();
@@ -348,6 +348,10 @@ fn a_commit_folds_thousands_of_records_into_few_chunks() {
         assert!(written < 500, "{written} chunks for 4,000 records");
         assert_eq!(files.list(ROOT, 0, 3000).await.unwrap().len(), 2001);
     });
+}
+
+async fn read(files: &Files) -> Model {
+    Model::read(files).await.unwrap_or_else(|unread| panic!("{unread}"))
 }
 
 /// Says where two models differ.

@@ -47,6 +47,15 @@ pub enum Unread {
     Wrong(String),
 }
 
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::Wrong(why) => why.fmt(f),
+        }
+    }
+}
+
 impl From<Error> for Unread {
     fn from(error: Error) -> Self {
         Self::Failed(error)

@@ -24,7 +24,7 @@ pub struct State {
     nodes: BTreeMap<Ino, Node>,
     next: Ino,
     /// Requests that were carried out.
-    done: BTreeSet<(u64, u64)>,
+    pub done: BTreeSet<(u64, u64)>,
     /// How often each inode is open.
     pub opens: BTreeMap<Ino, u64>,
     /// The error of all calls, once there is one.

@@ -58,9 +58,9 @@ impl Service {
         Mount {
             volume: vault.name.clone(),
             id: vault.id,
-            // What only this machine's memory has is gone with the machine, or when another host
-            // takes its log over. A mount that goes on must have been told nothing of it.
-            durably: !is_near || vault.copies > 0,
+            // What is not durable may be gone with the daemon, with the machine, or when another
+            // host takes its log over. A mount that outlives that must have been told nothing of it.
+            durably: !is_near || vault.copies > 0 || !files.handle().staged().outlives_process(),
             target: files,
             clients: self.inner.mounts.clone(),
             budget: self.sessions().budget().clone(),

@@ -315,6 +315,40 @@ fn a_change_that_was_carried_out_is_not_carried_out_again() {
 }
 
 #[test]
+fn requests_that_come_no_more_are_forgotten() {
+    with_site(async |site| {
+        let mut line = site.connect(CLIENT, &[]).await;
+        for (number, oldest, known) in [(1, 1, 1), (2, 1, 2), (5, 2, 2), (6, 6, 1)] {
+            let frame = Some(Frame::new(40, number, oldest, false));
+            let body = words(&[0o755, 0], &[format!("d{number}\0").as_bytes()]);
+            line.send(frame, opcode::MKDIR, ROOT, &body).await;
+            assert!(line.reply().await.1.is_ok());
+            assert_eq!(site.files.look(|state| state.done.len()), known, "request {number}");
+        }
+    });
+}
+
+#[test]
+fn a_change_is_answered_when_it_is_durable_where_a_mount_outlives_what_is_not() {
+    for durably in [false, true] {
+        with_site(async |site| {
+            site.durably = durably;
+            let mut line = site.connect(CLIENT, &[]).await;
+            let ino = line.create("a").await;
+            let stuck = site.stick();
+            line.send(None, opcode::MKDIR, ROOT, &words(&[0o755, 0], &[b"d\0"])).await;
+            let answered = site.env.timeout(Duration::from_secs(60), line.reply()).await;
+            assert_eq!(answered.is_ok(), !durably);
+            assert_eq!(line.read(ino, 0, 9).await.unwrap(), b"", "a read waits for nothing");
+            if durably {
+                stuck.notify_one();
+                assert_eq!(line.reply().await.0, 2);
+            }
+        });
+    }
+}
+
+#[test]
 fn a_file_of_another_mount_is_opened_unless_it_must_be_new() {
     with_site(async |site| {
         let mut line = site.connect(CLIENT, &[]).await;
