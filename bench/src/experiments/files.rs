@@ -252,11 +252,8 @@ pub fn stream(bench: &Bench) -> Result<Vec<Row>> {
     let bare_store = machine::folder_bytes(&bare)?;
     std::fs::remove_dir_all(&bare)?;
     let scale = MIB as f64;
-    let sizes = format!(
-        "in the store {} MiB, {} MiB without files",
-        in_store / MIB,
-        bare_store / MIB
-    );
+    let sizes =
+        format!("in the store {} MiB, {} MiB without files", in_store / MIB, bare_store / MIB);
     let what = format!("a file of {mebibytes} MiB written until it is in the store; content alone");
     let written = Sides { ours, theirs };
     let read = Sides { ours: reads, theirs: bare_reads };

@@ -54,11 +54,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             let past = world.block_on(async {
                 let bed = Bed::start(&env, &store, 2 * life + 1).await;
                 let files = bed.files(ack).await;
-                compare(
-                    &read(&files).await,
-                    &model,
-                    &format!("seed {seed}, life {life}"),
-                );
+                compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 let mut past = Vec::new();
                 for _ in 0..3 {
                     past.extend(play(&files, &mut model, &mut dice, 30).await);
@@ -69,17 +65,9 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                     }
                     past.clear();
                     past.push(model.clone());
-                    compare(
-                        &read(&files).await,
-                        &model,
-                        &format!("seed {seed}, life {life}"),
-                    );
+                    compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 }
-                compare(
-                    &read(&files).await,
-                    &model,
-                    &format!("seed {seed}, life {life}"),
-                );
+                compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 past
             });
             if !cut {
