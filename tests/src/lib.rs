@@ -11,6 +11,7 @@ pub mod crash_disk;
 pub mod daemon;
 pub mod guest;
 pub mod mount;
+pub mod mounted;
 pub mod network;
 pub mod power;
 pub mod prometheus;

@@ -57,3 +57,8 @@ pub fn real_image() -> Result<PathBuf> {
 pub fn same(left: &Path, right: &Path) -> Result<()> {
     Shell::new("cmp").arg(left).arg(right).run().map(|_| ())
 }
+
+/// Checks that two trees have the same names, links and bytes.
+pub fn same_trees(left: &Path, right: &Path) -> Result<()> {
+    Shell::new("diff").args(["-r", "--no-dereference"]).arg(left).arg(right).run().map(|_| ())
+}

@@ -1,111 +1,23 @@
 //! File volumes, mounted: programs see a file system like any other, and a `kill -9` of the daemon
 //! as a stall.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use e2e::Daemon;
 use e2e::daemon::binary;
+use e2e::mounted::{Mounted, skipped, under_kills};
 use e2e::random::for_story;
-use e2e::shell::{Shell, skip, skip_without, wait_until};
+use e2e::shell::Shell;
+use e2e::tree::same_trees;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
 use std::time::Duration;
 
-/// A volume that is mounted by `rekindle mount`; unmounted on drop.
-pub(crate) struct Mounted {
-    pub(crate) folder: PathBuf,
-    process: Child,
-    trace: PathBuf,
-}
-
-impl Mounted {
-    pub(crate) fn new(daemon: &Daemon, volume: &str) -> Result<Self> {
-        Self::at(daemon, volume, "mnt")
-    }
-
-    /// Mounts on a folder of that name.
-    pub(crate) fn at(daemon: &Daemon, volume: &str, folder: &str) -> Result<Self> {
-        let trace = daemon.scratch().join(format!("{folder}.txt"));
-        let folder = daemon.scratch().join(folder);
-        std::fs::create_dir_all(&folder)?;
-        let output = File::create(&trace)?;
-        let process = Command::new(binary())
-            .args(["mount", volume])
-            .arg(&folder)
-            .arg("--dir")
-            .arg(&daemon.dir)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()?;
-        let mut this = Self { folder, process, trace };
-        wait_until("the mount", || {
-            this.told().contains("mounted '") || this.process.try_wait().is_ok_and(|e| e.is_some())
-        })?;
-        if let Some(status) = this.process.try_wait()? {
-            bail!("the mount ended, {status}: {}", this.told());
-        }
-        Ok(this)
-    }
-
-    fn told(&self) -> String {
-        std::fs::read_to_string(&self.trace).unwrap_or_default()
-    }
-
-    /// Unmounts, and expects the process to end well.
-    pub(crate) fn unmount(mut self) -> Result<()> {
-        Shell::new("umount").arg(&self.folder).run()?;
-        wait_until("the mount to end", || self.process.try_wait().is_ok_and(|e| e.is_some()))?;
-        let status = self.process.wait()?;
-        if status.success() { Ok(()) } else { bail!("the mount ended with {status}") }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        println!("--- the mount said:\n{}", self.told());
-        let _ = Shell::new("umount").arg("-l").arg(&self.folder).output();
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// Whether the story cannot run here: without root, `/dev/fuse` or these programs.
-pub(crate) fn skipped(tools: &[&str]) -> bool {
-    let has_fuse = Path::new("/dev/fuse").exists();
-    let missing = if has_fuse { vec![] } else { vec!["/dev/fuse".to_owned()] };
-    skip_without(&[&["umount"], tools].concat(), true) || skip(&missing)
-}
-
-pub(crate) fn start(name: &str) -> Result<Daemon> {
+fn start(name: &str) -> Result<Daemon> {
     let daemon = Daemon::start(name)?;
     daemon.cli(&["fs", "create", "home"])?;
     Ok(daemon)
-}
-
-/// Kills the daemon while `work` runs, some times.
-fn under_kills<T: Send>(
-    daemon: &Daemon,
-    kills: usize,
-    work: impl FnOnce() -> Result<T> + Send,
-) -> Result<T> {
-    let mut random = for_story("files");
-    std::thread::scope(|scope| {
-        let working = scope.spawn(work);
-        for _ in 0..kills {
-            std::thread::sleep(Duration::from_millis(150 + random.below(400)));
-            let worker = daemon.worker()?;
-            daemon.kill_worker()?;
-            daemon.wait_for_worker_after(worker)?;
-        }
-        working.join().expect("the work does not panic")
-    })
-}
-
-pub(crate) fn same_trees(left: &Path, right: &Path) -> Result<()> {
-    Shell::new("diff").args(["-r", "--no-dereference"]).arg(left).arg(right).run().map(|_| ())
 }
 
 #[test]

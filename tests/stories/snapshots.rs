@@ -1,10 +1,11 @@
 //! Snapshots and clones, of a mounted file system and of a disk that is written meanwhile.
 
-use crate::files::{Mounted, same_trees, skipped, start};
 use anyhow::Result;
 use e2e::Daemon;
+use e2e::mounted::{Mounted, skipped};
 use e2e::random::for_story;
 use e2e::shell::{Shell, repository, skip_without, wait_until};
+use e2e::tree::same_trees;
 use serde_json::Value;
 use std::path::Path;
 
@@ -21,7 +22,8 @@ fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> R
     if skipped(&["diff", "cp", "ls"]) {
         return Ok(());
     }
-    let daemon = start("snapshots")?;
+    let daemon = Daemon::start("snapshots")?;
+    daemon.cli(&["fs", "create", "home"])?;
     let mounted = Mounted::new(&daemon, "home")?;
     let root = &mounted.folder;
     let source = repository().join("crates/file");
@@ -41,7 +43,7 @@ fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> R
     daemon.wait_for_worker_after(worker)?;
     same_trees(&source, &past)?;
     daemon.cli(&["snapshot", "clone", "home", "monday", "other"])?;
-    let clone = Mounted::at(&daemon, "other", "clone")?;
+    let clone = Mounted::at(&daemon, "other", daemon.scratch().join("clone"))?;
     same_trees(&source, &clone.folder.join("tree"))?;
     std::fs::write(clone.folder.join("tree/Cargo.toml"), b"the clone's")?;
     assert_eq!(std::fs::read(root.join("tree/Cargo.toml"))?, b"over");

@@ -20,7 +20,7 @@ cargo x TASK
   e2e [FILTER]     stories through the released binary only
   mutants [NAME]   puts kept faults into a copy: a suite must see each. A tenth a day, or --all, or those of that name
   fuzz [SECONDS]   every fuzz target for that long (60), with libFuzzer
-  bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart, store, peers)
+  bench SUITE      benchmarks; writes the tables of docs/benchmarks.md (block, restart, store, peers, files)
   tidy             layers, sizes, documents and kept faults against code
   tools [--ceph]   installs what the tests need and says what is missing; with --ceph, Ceph's S3 gateway, too
 ";

@@ -44,6 +44,9 @@ const RIVALS: &[(&str, &str)] = &[("borg", "borgbackup"), ("restic", "restic")];
 const GO: &str = "golang.org/toolchain@v0.0.1-go1.24.4.linux-amd64";
 const S3_SERVER: &str = "github.com/versity/versitygw/cmd/versitygw@v1.8.0";
 
+/// Foreign suites for mounts: programs of crates.io, and their versions.
+const SUITES: [(&str, &str); 2] = [("pjdfstest", "0.2.2"), ("fsx", "0.3.2")];
+
 /// A cluster that its tests start themselves, and its gateway.
 const CEPH: &[&str] = &["ceph-mon", "ceph-osd", "ceph-common", "radosgw"];
 
@@ -75,6 +78,7 @@ pub fn install() -> Result<Tools> {
     std::fs::create_dir_all(tools.folder.join("bin"))?;
     packages(PROGRAMS, "stories")?;
     s3_server(&tools.folder)?;
+    suites(&tools.folder)?;
     promtool(&tools.folder)?;
     let guests = "stories with a guest kernel";
     debian_packages(&tools.folder, &["user-mode-linux"], "uml", guests)?;
@@ -224,6 +228,29 @@ fn recent_go(folder: &Path) -> Result<PathBuf> {
         run::run(Command::new("chmod").args(["-R", "+x"]).arg(toolchain.join(programs)))?;
     }
     Ok(toolchain.join("bin/go"))
+}
+
+/// Builds the foreign suites for mounts. They need not be fast, so they are built without
+/// optimisation.
+fn suites(folder: &Path) -> Result<()> {
+    for (name, version) in SUITES {
+        if folder.join("bin").join(name).exists() || has(name) {
+            continue;
+        }
+        step(&format!("building {name} {version} for stories about mounts"));
+        let mut install = Command::new("cargo");
+        install.args(["install", name, "--version", version, "--locked", "--debug", "--quiet"]);
+        // What both need is built once.
+        install.arg("--root").arg(folder).arg("--target-dir").arg(folder.join("suites"));
+        install.env("CARGO_PROFILE_DEV_DEBUG", "0").current_dir(folder);
+        if let Err(error) = run::run(&mut install) {
+            missing(&format!("{name}: {error:#}"))?;
+        }
+    }
+    match std::fs::remove_dir_all(folder.join("suites")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 fn guest_kernel() -> Option<String> {

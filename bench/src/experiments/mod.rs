@@ -6,6 +6,7 @@ mod burst;
 mod cold_attach;
 mod cold_read;
 mod copies;
+mod files;
 mod flash;
 mod flush;
 mod forwarded;
@@ -56,6 +57,20 @@ const SUITES: &[Suite] = &[
     Suite { name: "restart", question: "how soon it is back", experiments: RESTART },
     Suite { name: "store", question: "what the content store costs", experiments: STORE },
     Suite { name: "peers", question: "what copies on other hosts cost", experiments: PEERS },
+    Suite { name: "files", question: "how fast a mounted file system is", experiments: FILES },
+];
+
+const FILES: &[Experiment] = &[
+    Experiment {
+        name: "files-small",
+        question: "small files, durable and not, against a folder of the same disk",
+        run: files::small,
+    },
+    Experiment {
+        name: "files-stream",
+        question: "a large file into the store and out of it, against the content store alone",
+        run: files::stream,
+    },
 ];
 
 const PEERS: &[Experiment] = &[

@@ -1,6 +1,6 @@
 //! Sessions of clients at other hosts. A client may connect to any host; that host asks the one at
 //! which the volume's owner runs for a session, over a connection of its own. What follows the
-//! reply is NBD, of which this crate knows nothing.
+//! reply is the client's protocol, of which this crate knows nothing.
 //!
 //! The answering host serves volumes of the nodes that it runs, and forwards no session: so there
 //! is no circle.

@@ -42,6 +42,7 @@ mod kind {
     pub(super) const HEARS: u16 = 14;
     pub(super) const DRAIN: u16 = 15;
     pub(super) const SERVE: u16 = 16;
+    pub(super) const MOUNT: u16 = 17;
     pub(super) const DONE: u16 = 128;
     pub(super) const REFUSED: u16 = 129;
     pub(super) const OFFERED: u16 = 130;
@@ -140,7 +141,7 @@ fn longest(kind: u16) -> Option<u32> {
         kind::SEAL => 8 + CAPACITY_MAX,
         kind::KEEP => 8 + 8 * SEGMENTS_MAX as u32,
         kind::FREE => 8,
-        kind::SERVE => CLIENT_BYTES + NAME_BYTES_MAX,
+        kind::SERVE | kind::MOUNT => CLIENT_BYTES + NAME_BYTES_MAX,
         kind::SERVED => SERVED_BYTES,
         kind::UNSERVED => 2 + TEXT_BYTES_MAX,
         kind::DONE => 4,
@@ -180,6 +181,16 @@ pub struct Serve {
     pub client: ClientId,
     /// The volume's name, which may be no name.
     pub volume: String,
+    pub protocol: Protocol,
+}
+
+/// What follows the reply to a [`Serve`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// The client is one of NBD.
+    Nbd,
+    /// The client is a mount.
+    Fuse,
 }
 
 /// A client of another host.
@@ -258,7 +269,7 @@ pub enum Message<'a> {
     Done(u32),
     /// The reply to an offer.
     Offered(Offer),
-    /// Asks for a session of a volume: what follows its reply is NBD.
+    /// Asks for a session of a volume: what follows its reply is the client's protocol.
     Serve(Serve),
     /// The reply to such a request that is carried out.
     Served(Served),
@@ -345,10 +356,13 @@ impl<'a> Message<'a> {
                 [free, taken, speed].iter().for_each(|number| put(&number.to_le_bytes()));
                 kind::OFFERED
             }
-            Message::Serve(Serve { client, volume }) => {
+            Message::Serve(Serve { client, volume, protocol }) => {
                 put(client);
                 put(volume.as_bytes());
-                kind::SERVE
+                match protocol {
+                    Protocol::Nbd => kind::SERVE,
+                    Protocol::Fuse => kind::MOUNT,
+                }
             }
             Message::Served(Served { volume, size, block_size }) => {
                 put(&volume.0);
@@ -428,10 +442,14 @@ impl<'a> Message<'a> {
                 speed: fields.u64()?,
             }),
             kind::DONE => Message::Done(fields.u32()?),
-            kind::SERVE => {
+            kind::SERVE | kind::MOUNT => {
                 let client = fields.array()?;
                 let volume = std::str::from_utf8(fields.rest()).map_err(|_| Garbage::Damaged)?;
-                Message::Serve(Serve { client, volume: volume.to_owned() })
+                let protocol = match header.kind {
+                    kind::MOUNT => Protocol::Fuse,
+                    _ => Protocol::Nbd,
+                };
+                Message::Serve(Serve { client, volume: volume.to_owned(), protocol })
             }
             kind::SERVED => Message::Served(Served {
                 volume: VolumeId(fields.array()?),

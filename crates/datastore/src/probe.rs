@@ -1,6 +1,7 @@
 //! A small race that a store must pass before it is trusted with data. Some stores answer every
 //! request properly and still let two writers win.
 
+use crate::backoff::{Backoff, Policy};
 use crate::{Error, Store, Version, key};
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
@@ -12,8 +13,24 @@ const WRITERS: u8 = 6;
 /// Tries the promises of [`crate::Datastore`] under `probe/`, and cleans up.
 ///
 /// [`Error::Refused`] names the promise that the store breaks; any other error means that the probe
-/// could not find out.
+/// could not find out. Its conditional writes are not repeated one by one, since each is part of a
+/// race: a probe in which the store did not answer one begins anew.
 pub async fn probe(env: &Env, store: &Store) -> Result<(), Error> {
+    let mut backoff = Backoff::new(env, Policy::RECORDS);
+    loop {
+        match probe_once(env, store).await {
+            Err(Error::Unavailable(reason)) => {
+                tracing::debug!(%reason, "the store did not answer a probe, trying again");
+                if !backoff.pause().await {
+                    return Err(Error::Unavailable(reason));
+                }
+            }
+            settled => return settled,
+        }
+    }
+}
+
+async fn probe_once(env: &Env, store: &Store) -> Result<(), Error> {
     let folder = format!("{}{:016x}/", key::PROBE, env.random_u64());
     let raced = format!("{folder}raced");
     let plain = format!("{folder}plain");
@@ -64,6 +81,10 @@ async fn replace_race(store: &Store, key: &str, version: &Version) -> Result<(),
     .await;
     match late {
         Err(Error::Conflict(_)) => judged.map(drop),
+        // No other writer may have come before it: the store was too busy for all of them.
+        Ok(_) if attempts.iter().all(Result::is_err) => judged.and_then(|_| {
+            Err(Error::Unavailable("no conditional replace was answered".to_owned()))
+        }),
         Ok(_) => Err(broken(
             store,
             "an object could be replaced by a writer that knew an older version only",
@@ -82,7 +103,13 @@ async fn judge(
     what: &str,
     header: &str,
 ) -> Result<(Bytes, Version), Error> {
-    let (data, version) = store.get(key).await?;
+    let in_doubt = attempts.iter().any(|attempt| matches!(attempt, Err(Error::Unavailable(_))));
+    let (data, version) = match store.get(key).await {
+        Err(Error::NotFound(_)) if in_doubt => {
+            return Err(Error::Unavailable(format!("no conditional {what} was answered")));
+        }
+        got => got?,
+    };
     let winners = attempts.iter().filter(|attempt| attempt.is_ok()).count();
     if winners > 1 {
         return Err(broken(
@@ -100,7 +127,6 @@ async fn judge(
             Err(error) => return Err(error.clone()),
         }
     }
-    let in_doubt = attempts.iter().any(|attempt| matches!(attempt, Err(Error::Unavailable(_))));
     match attempts.iter().flatten().next() {
         Some(won) if *won != version => Err(broken(
             store,

@@ -20,6 +20,9 @@ mod state;
 mod table;
 mod types;
 
+// The model of the tests serves the simulation, too, which knows this crate by its name.
+#[cfg(test)]
+extern crate self as rekindle_file;
 #[cfg(test)]
 mod tests;
 

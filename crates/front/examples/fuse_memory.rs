@@ -52,7 +52,9 @@ fn main() {
             let (env, volume) = (serve_env.clone(), "memory".to_owned());
             let (target, clients, budget) = (target.clone(), clients.clone(), budget.clone());
             let session: BoxFuture<'static, ()> = Box::pin(async move {
-                let mount = Mount { volume, id: VolumeId([1; 16]), target, clients, budget };
+                let id = VolumeId([1; 16]);
+                let durably = false;
+                let mount = Mount { volume, id, target, clients, budget, durably };
                 if let Ok(true) = answer(&mut stream).await {
                     serve(&env, stream, mount, stop).await;
                 }

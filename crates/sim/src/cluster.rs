@@ -3,10 +3,13 @@
 //! of their own; ways between them are cut, one or both; messages are slow; the store fails, loses
 //! replies and is far; disks with copies fail. In half of the runs, volumes move between the hosts.
 //!
+//! In the runs of [`run_with_files`] a file volume is there, too.
+//!
 //! Clients on every host write and read every volume that the host serves, old owners among them.
 //! Every block is a register, and its history must be linearizable: so no acknowledged write is
 //! lost, no read goes back in time, and no two lives serve one volume at one time.
 
+mod files;
 mod life;
 
 use crate::boot::Setup;
@@ -17,6 +20,7 @@ use crate::remote::{self, Pace};
 use crate::scenario::Outcome;
 use crate::stage::{PATIENCE, Stage};
 use crate::trouble;
+use files::FileVolume;
 use parking_lot::Mutex;
 use rekindle_base::random::Random;
 use rekindle_base::units::{KIB, MIB};
@@ -81,6 +85,9 @@ impl Volume {
 struct Run {
     store: Store,
     volumes: Vec<Volume>,
+    files: Option<FileVolume>,
+    /// Count of the troubles so far.
+    troubles: AtomicU64,
     stage: Arc<Stage<HOSTS>>,
     setups: Vec<Setup>,
     /// The token of the cluster, once it is made.
@@ -124,10 +131,15 @@ fn setup(dice: &mut Random) -> Setup {
 
 /// Runs one seed. `Err` says what promise was broken.
 pub fn run(seed: u64) -> Result<Outcome, String> {
-    Outcome::with_counts(|| lives(seed))
+    Outcome::with_counts(|| lives(seed, false))
 }
 
-fn lives(seed: u64) -> Result<Outcome, String> {
+/// The same, with a file volume beside the others.
+pub fn run_with_files(seed: u64) -> Result<Outcome, String> {
+    Outcome::with_counts(|| lives(seed, true))
+}
+
+fn lives(seed: u64, has_files: bool) -> Result<Outcome, String> {
     let mut dice = Random::new(seed);
     let world = World::new(seed, trouble::tears(&mut dice));
     world.set_verbose(std::env::var_os("REKINDLE_VERBOSE").is_some());
@@ -144,6 +156,8 @@ fn lives(seed: u64) -> Result<Outcome, String> {
     let run = Arc::new(Run {
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
         volumes: (0..3).map(|number| Volume::new(number, &setup, &mut dice, hosts)).collect(),
+        files: has_files.then(|| FileVolume::new(&setup)),
+        troubles: AtomicU64::new(0),
         stage: Arc::default(),
         setups: setups.collect(),
         token: Mutex::default(),
@@ -178,6 +192,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
             outcome.acknowledged += history.acknowledged();
         }
     }
+    outcome.acknowledged += run.files.as_ref().map_or(0, FileVolume::answered);
     outcome.trace_hash = world.trace_hash();
     Ok(outcome)
 }
@@ -281,6 +296,7 @@ impl Story {
     }
 
     fn crash(&mut self, host: usize) {
+        self.run.troubles.fetch_add(1, Ordering::Relaxed);
         self.say(format!("{} dies", NAMES[host]));
         self.is_up[host] = false;
         self.run.replaced[host].store(false, Ordering::Relaxed);
@@ -294,6 +310,7 @@ impl Story {
     }
 
     fn event(&mut self) {
+        self.run.troubles.fetch_add(1, Ordering::Relaxed);
         let host = self.some_host();
         let other = (host + 1 + self.dice.below(self.hosts as u64 - 1) as usize) % self.hosts;
         match self.dice.below(17) {

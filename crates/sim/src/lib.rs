@@ -5,6 +5,8 @@
 //! - [`region`] is the oracle: the promises to clients, region by region.
 //! - [`cluster`] is one run of a fifth kind: hosts keep copies of one another's logs, and take lost
 //!   nodes over. [`linear`] judges it.
+//! - [`files`] is one run of a sixth kind: the lives of a file volume. [`known`] judges it, and the
+//!   file volumes of clusters, by the model of the tests of `file`.
 //! - [`lives`] is one run of another kind: a few volumes through attach, collector, salvage, stop
 //!   and crash, over a store whose packs are damaged. [`oracle`] judges it.
 //! - [`pair`] is one run of a third kind: two nodes on one store, which write, sweep, remove
@@ -40,14 +42,18 @@ pub mod boot;
 mod clients;
 pub mod cluster;
 mod end;
+pub mod files;
 mod harm;
 mod heard;
 mod join;
+mod known;
 pub mod linear;
 mod lists;
 pub mod lives;
 #[path = "../../staging/tests/staging/map.rs"]
 mod map;
+#[path = "../../file/src/tests/model.rs"]
+mod model;
 pub mod oracle;
 pub mod pair;
 mod records;

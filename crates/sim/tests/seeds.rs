@@ -2,7 +2,7 @@
 //! many, `REKINDLE_SEED` repeats one.
 
 use rekindle_sim::scenario::{Outcome, run};
-use rekindle_sim::{cluster, lives, pair, twin};
+use rekindle_sim::{cluster, files, lives, pair, twin};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -260,6 +260,48 @@ fn a_seed_of_a_cluster_repeats_itself_exactly() {
         let first = cluster::run(seed).expect("no promise is broken");
         assert_eq!(first, cluster::run(seed).expect("no promise is broken"), "seed {seed}");
     }
+}
+
+/// Divisor of the wanted seeds for runs of file volumes.
+const FILES_SHARE: u64 = 10;
+const FILES_WANTED: &[&str] = &[
+    "deleted",
+    "files: a call without an answer",
+    "files: drained",
+    "files: what was not synced is lost",
+];
+
+#[test]
+fn a_file_volume_shows_a_state_that_was_and_all_that_was_synced() {
+    check_runs("REKINDLE_FILES_SEED", FILES_SHARE, files::run, (PAIR_TELLING, FILES_WANTED));
+}
+
+#[test]
+fn a_seed_of_files_repeats_itself_exactly() {
+    for seed in 0..5 {
+        let first = files::run(seed).expect("no promise is broken");
+        assert_eq!(first, files::run(seed).expect("no promise is broken"), "seed {seed}");
+    }
+}
+
+/// Divisor of the wanted seeds for runs of clusters with a file volume.
+const CLUSTER_FILES_SHARE: u64 = 20;
+const CLUSTER_FILES_WANTED: &[&str] = &[
+    "cluster: a volume has moved",
+    "cluster: taken over",
+    "files: a turn is taken away",
+    "files: another service",
+    "files: what was not synced is lost",
+];
+
+#[test]
+fn a_file_volume_of_a_cluster_shows_a_state_that_was_and_all_that_was_synced() {
+    check_runs(
+        "REKINDLE_CLUSTER_FILES_SEED",
+        CLUSTER_FILES_SHARE,
+        cluster::run_with_files,
+        (PAIR_TELLING, CLUSTER_FILES_WANTED),
+    );
 }
 
 /// Runs one seed if it is given, else many; their events must have happened.

@@ -2,7 +2,9 @@
 
 use crate::Ending;
 use crate::machine::choice::Offer;
-use crate::wire::{Garbage, HEADER_BYTES, Header, Hello, Message, Serve, Served, Unserved};
+use crate::wire::{
+    Garbage, HEADER_BYTES, Header, Hello, Message, Protocol, Serve, Served, Unserved,
+};
 use rekindle_base::checksum::{crc32c, crc32c_seeded};
 use rekindle_base::{Incarnation, Kind, Life, NodeId, SegmentId, StoreId, VolumeId};
 use rekindle_log::NewSegment;
@@ -21,6 +23,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         epoch: 2,
         capacity: 8 << 20,
     };
+    let serve = |protocol| Serve { client: [3; 16], volume: "vm1".to_owned(), protocol };
     let served = Served { volume: VolumeId([1; 16]), size: 1 << 30, block_size: 4096 };
     vec![
         ("hello", Message::Hello(hello)),
@@ -38,7 +41,8 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("offer", Message::Offer),
         ("hears", Message::Hears(life)),
         ("drain", Message::Drain(1)),
-        ("serve", Message::Serve(Serve { client: [3; 16], volume: "vm1".to_owned() })),
+        ("serve", Message::Serve(serve(Protocol::Nbd))),
+        ("mount", Message::Serve(serve(Protocol::Fuse))),
         ("served", Message::Served(served)),
         (
             "unserved",
@@ -70,8 +74,8 @@ fn the_golden_images_are_read_and_written() {
     assert_eq!(ending().encode(), golden);
     let images = golden!(
         "hello", "proof", "home", "begin", "open", "copy", "seal", "keep", "free", "ping", "beat",
-        "rest", "offer", "hears", "drain", "serve", "served", "unserved", "offered", "done",
-        "refused"
+        "rest", "offer", "hears", "drain", "serve", "mount", "served", "unserved", "offered",
+        "done", "refused"
     );
     for ((name, message), (of, golden)) in messages().into_iter().zip(images) {
         assert_eq!(name, of);

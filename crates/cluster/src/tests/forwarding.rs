@@ -5,14 +5,14 @@ use crate::connection::Connection;
 use crate::forward::{NoPassage, Passage};
 use crate::hello;
 use crate::limits::PEERS_MAX;
-use crate::wire::{Message, Serve, Unserved};
+use crate::wire::{Message, Protocol, Serve, Unserved};
 use rekindle_base::Kind;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn serve_request(volume: &str) -> Serve {
-    Serve { client: [4; 16], volume: volume.to_owned() }
+    Serve { client: [4; 16], volume: volume.to_owned(), protocol: Protocol::Nbd }
 }
 
 impl Pair {

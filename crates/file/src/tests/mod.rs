@@ -30,7 +30,7 @@ async fn play(files: &Files, model: &mut Model, dice: &mut Random, count: u64) -
             files.env().sleep(std::time::Duration::from_millis(dice.below(9000))).await;
         }
         past.push(model.clone());
-        let op = model.draw(dice);
+        let op = model.draw(dice, 700_000);
         let outcome = carry_out(files, &op).await;
         let made = outcome.as_ref().ok().copied().flatten();
         let expected = model.apply(&op, made).err();
@@ -56,7 +56,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             let past = world.block_on(async {
                 let bed = Bed::start(&env, &store, 2 * life + 1).await;
                 let files = bed.files(ack).await;
-                compare(&Model::read(&files).await, &model, &format!("seed {seed}, life {life}"));
+                compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 let mut past = Vec::new();
                 for _ in 0..3 {
                     past.extend(play(&files, &mut model, &mut dice, 30).await);
@@ -75,13 +75,9 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                     }
                     past.clear();
                     past.push(model.clone());
-                    compare(
-                        &Model::read(&files).await,
-                        &model,
-                        &format!("seed {seed}, life {life}"),
-                    );
+                    compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 }
-                compare(&Model::read(&files).await, &model, &format!("seed {seed}, life {life}"));
+                compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 past
             });
             if !cut {
@@ -93,7 +89,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
             world.block_on(async {
                 let bed = Bed::start(&env, &store, 2 * life + 2).await;
                 let files = bed.files(ack).await;
-                model = Model::read(&files).await;
+                model = read(&files).await;
                 assert!(past.contains(&model), "seed {seed}, life {life}: a state that never was");
             });
             world.crash_process();
@@ -151,6 +147,7 @@ async fn compare_snapshots(files: &Files, snapshots: &[(String, Model)], seed: u
         let root = files.lookup(dir, name.as_bytes()).await.unwrap().ino;
         assert_eq!((entry.ino, files.parent(root).await.unwrap()), (root, dir));
         let found = Model::read_below(files, root).await;
+        let found = found.unwrap_or_else(|unread| panic!("{unread}"));
         compare(&found, model, &format!("seed {seed}, snapshot {name}"));
     }
 }
@@ -457,6 +454,10 @@ fn a_commit_folds_thousands_of_records_into_few_chunks() {
         assert!(written < 500, "{written} chunks for 4,000 records");
         assert_eq!(files.list(ROOT, 0, 3000).await.unwrap().len(), 2001);
     });
+}
+
+async fn read(files: &Files) -> Model {
+    Model::read(files).await.unwrap_or_else(|unread| panic!("{unread}"))
 }
 
 /// Says where two models differ.

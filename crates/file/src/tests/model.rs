@@ -1,9 +1,9 @@
-//! A model of a file system: what a tree of maps says, in memory.
+//! A model of a file system: what a tree of maps says, in memory. The simulation has it, too.
 
-use crate::{
+use rekindle_base::random::Random;
+use rekindle_file::{
     Attr, Caller, Errno, Error, FileType, Files, Ino, NewNode, ROOT, Rename, SetAttr, SetXattr,
 };
-use rekindle_base::random::Random;
 use std::collections::BTreeMap;
 
 /// A tree of names, and what each inode is.
@@ -38,6 +38,38 @@ impl Node {
     }
 }
 
+/// The reason why a volume gives no model.
+#[derive(Debug)]
+pub enum Unread {
+    /// The volume cannot be read just now.
+    Failed(Error),
+    /// It says one thing here and another there.
+    Wrong(String),
+}
+
+impl std::fmt::Display for Unread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Failed(error) => error.fmt(f),
+            Self::Wrong(why) => why.fmt(f),
+        }
+    }
+}
+
+impl From<Error> for Unread {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Checks that the volume says the same in two places.
+fn agree<T: PartialEq + std::fmt::Debug>(what: &str, one: T, other: T) -> Result<(), Unread> {
+    if one == other {
+        return Ok(());
+    }
+    Err(Unread::Wrong(format!("{what}: {one:?} and {other:?}")))
+}
+
 /// A name somewhere.
 type Place = (Ino, Vec<u8>);
 
@@ -60,7 +92,8 @@ impl Model {
         Self { nodes: BTreeMap::from([(ROOT, Node::new(FileType::Directory))]) }
     }
 
-    pub fn draw(&self, dice: &mut Random) -> Op {
+    /// Draws an operation; a write has at most `longest` bytes.
+    pub fn draw(&self, dice: &mut Random, longest: u64) -> Op {
         let pick = |dice: &mut Random, inos: Vec<Ino>| inos[dice.below(inos.len() as u64) as usize];
         let of = |kind: FileType| -> Vec<Ino> {
             self.nodes.iter().filter(|(_, node)| node.kind == kind).map(|(ino, _)| *ino).collect()
@@ -92,7 +125,7 @@ impl Model {
                 Op::Rename(place(dice), place(dice), how[dice.below(4) as usize])
             }
             58..80 => {
-                let most = if dice.below(20) == 0 { 700_000 } else { 9000 };
+                let most = if dice.below(20) == 0 { longest } else { 9000 };
                 let length = 1 + dice.below(most);
                 let fill = dice.next_u64();
                 let byte = |n: u64| (fill.wrapping_add(n.wrapping_mul(n >> 3)) >> 5) as u8;
@@ -266,58 +299,58 @@ impl Model {
     }
 
     /// Reads a volume whole, and checks what it says twice.
-    pub async fn read(files: &Files) -> Self {
-        let found = Self::read_below(files, ROOT).await;
-        let space = files.space().await.unwrap();
-        assert_eq!(space.inodes, found.nodes.len() as u64);
-        found
+    pub async fn read(files: &Files) -> Result<Self, Unread> {
+        let found = Self::read_below(files, ROOT).await?;
+        agree("inodes", files.space().await?.inodes, found.nodes.len() as u64)?;
+        Ok(found)
     }
 
     /// Reads the tree below a root, the volume's or a snapshot's.
-    pub async fn read_below(files: &Files, root: Ino) -> Self {
+    pub async fn read_below(files: &Files, root: Ino) -> Result<Self, Unread> {
         let (mut nodes, mut open) = (BTreeMap::new(), vec![root]);
         let inner = |ino: Ino| ino & ((1 << 42) - 1);
         while let Some(ino) = open.pop() {
-            let attr = files.attr(ino).await.unwrap();
+            let attr = files.attr(ino).await?;
             let mut node = Node::new(attr.kind);
             (node.mode, node.links) = (attr.mode, attr.links);
             match attr.kind {
                 FileType::Directory => {
                     let (mut after, mut count) = (0, 0);
                     loop {
-                        let entries = files.list(ino, after, 5).await.unwrap();
+                        let entries = files.list(ino, after, 5).await?;
                         for entry in &entries {
-                            assert!(entry.position > after);
+                            agree("positions ascend", entry.position > after, true)?;
                             (after, count) = (entry.position, count + 1);
-                            let found = files.lookup(ino, &entry.name).await.unwrap();
-                            assert_eq!((found.ino, found.kind), (entry.ino, entry.kind));
+                            let found = files.lookup(ino, &entry.name).await?;
+                            let listed = (entry.ino, entry.kind);
+                            agree("a name", (found.ino, found.kind), listed)?;
                             node.names.insert(entry.name.to_vec(), inner(entry.ino));
                             if !nodes.contains_key(&inner(entry.ino)) {
                                 open.push(entry.ino);
                             }
                             if entry.kind == FileType::Directory {
-                                assert_eq!(files.parent(entry.ino).await.unwrap(), ino);
+                                agree("a parent", files.parent(entry.ino).await?, ino)?;
                             }
                         }
                         if entries.len() < 5 {
                             break;
                         }
                     }
-                    assert_eq!(attr.size, count);
+                    agree("names of a directory", attr.size, count)?;
                 }
-                FileType::Symlink => node.data = files.read_link(ino).await.unwrap().to_vec(),
+                FileType::Symlink => node.data = files.read_link(ino).await?.to_vec(),
                 _ => {
-                    node.data = files.read(ino, 0, 8 << 20).await.unwrap().to_vec();
-                    assert_eq!(attr.size, node.data.len() as u64);
+                    node.data = files.read(ino, 0, 8 << 20).await?.to_vec();
+                    agree("the size of a file", attr.size, node.data.len() as u64)?;
                 }
             }
-            for name in files.list_xattrs(ino).await.unwrap() {
-                let value = files.xattr(ino, &name).await.unwrap();
+            for name in files.list_xattrs(ino).await? {
+                let value = files.xattr(ino, &name).await?;
                 node.xattrs.insert(name.to_vec(), value.to_vec());
             }
             nodes.insert(inner(ino), node);
         }
-        Self { nodes }
+        Ok(Self { nodes })
     }
 }
 

@@ -28,12 +28,23 @@ pub struct Question<'a, T: Target> {
     pub origin: Origin,
     /// Whether it was sent before.
     pub is_again: bool,
+    /// Whether a change is answered only when it is durable.
+    pub durably: bool,
     pub now: Timestamp,
 }
 
 impl<T: Target> Question<'_, T> {
     /// Carries the request out.
     pub async fn answer(&self, op: Op<'_>) -> Result<Body, Failed> {
+        let waits = self.durably && is_change(&op);
+        let answer = self.carry_out(op).await?;
+        if waits {
+            self.target.sync().await?;
+        }
+        Ok(answer)
+    }
+
+    async fn carry_out(&self, op: Op<'_>) -> Result<Body, Failed> {
         let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
         if self.is_again && is_unrepeatable(&op) && target.was_done(self.origin).await {
             return self.answer_again(op).await;
@@ -249,6 +260,12 @@ impl<T: Target> Question<'_, T> {
             }
         }
     }
+}
+
+/// Whether a request changes what the volume has for good.
+fn is_change(op: &Op<'_>) -> bool {
+    let is_plain = matches!(op, Op::SetAttr(_) | Op::Write { .. } | Op::Allocate { .. });
+    is_plain || is_unrepeatable(op) || matches!(op, Op::SetXattr { .. })
 }
 
 /// Whether a request cannot be carried out twice with the same outcome.

@@ -26,6 +26,13 @@ pub const GATHERED_BYTES: usize = 64 * KIB as usize;
 /// Length from which data of a reply is sent from where it lies, bytes.
 pub const COPIED_BYTES_MAX: usize = 16 * KIB as usize;
 
+/// Bytes of a mount that are passed on at once to another host, or back.
+pub const PASSED_BYTES: usize = 256 * KIB as usize;
+/// Wait for a reply of another host after which the owner is looked for anew, and the pause before
+/// the next look.
+pub const PASSAGE_LOOK: Duration = Duration::from_secs(1);
+pub const PASSAGE_PAUSE: Duration = Duration::from_millis(500);
+
 /// Time for which the kernel believes a name and attributes. Another mount of the same volume sees
 /// a change after this time at most; within a mount, the kernel knows of its own changes.
 pub const BELIEVED: Duration = Duration::from_secs(1);

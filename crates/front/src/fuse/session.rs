@@ -29,6 +29,9 @@ pub struct Mount<T: Target> {
     pub target: T,
     pub clients: Clients<T>,
     pub budget: Budget,
+    /// Whether a change is answered only when it is durable: the mount may outlive the memory that
+    /// has what is not.
+    pub durably: bool,
 }
 
 /// The reason why a session ended.
@@ -97,6 +100,7 @@ async fn run<T: Target>(env: &Env, pipe: impl Pipe, mount: Mount<T>, mut stop: S
         target: mount.target,
         enrolled,
         client,
+        durably: mount.durably,
         fenced: Notify::new(),
     });
     let mut session = Session {
@@ -173,6 +177,7 @@ struct Shared<T: Target> {
     target: T,
     enrolled: Enrolled<T>,
     client: u64,
+    durably: bool,
     /// Rung when the volume is not served here any more.
     fenced: Notify,
 }
@@ -281,6 +286,7 @@ impl<T: Target> Shared<T> {
             header,
             origin,
             is_again: frame.is_again(),
+            durably: self.durably,
             now: self.env.wall_clock(),
         };
         question.answer(op).await

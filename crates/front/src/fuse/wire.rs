@@ -503,6 +503,15 @@ pub fn has_reply(opcode: u32) -> bool {
     !matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT)
 }
 
+/// Returns the kernel's number of the request whose program a signal has met, if this one tells of
+/// that.
+#[must_use]
+pub fn interrupted(request: &[u8]) -> Option<u64> {
+    let is_that = header(request).is_some_and(|header| header.opcode == opcode::INTERRUPT);
+    let body = request.get(IN_HEADER_BYTES..).filter(|_| is_that)?;
+    u64::read_from_prefix(body).ok().map(|(unique, _)| unique)
+}
+
 /// The bytes of a request that are not decoded yet.
 struct Body<'a>(&'a [u8]);
 

@@ -33,7 +33,7 @@ pub struct State {
     /// How often everything was made durable.
     pub syncs: u64,
     /// Requests that were carried out.
-    done: BTreeSet<(u64, u64)>,
+    pub done: BTreeSet<(u64, u64)>,
     /// Calls that were carried out.
     called: BTreeSet<(u64, u64)>,
     /// How often each inode is open.

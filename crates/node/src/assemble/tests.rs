@@ -92,18 +92,49 @@ struct Far {
     inner: Store,
     /// Each request, with the time at which it was sent.
     asked: Mutex<Vec<(Moment, String)>>,
+    /// The requests that the bucket is too busy for, by their place in `asked`.
+    refuses: Range<usize>,
+    /// Whether it carries these out all the same.
+    carries_out: bool,
 }
 
 impl Far {
+    fn new(env: &Env, refuses: Range<usize>, carries_out: bool) -> Arc<Self> {
+        let (inner, asked) = (Mem::store(), Mutex::default());
+        Arc::new(Self { env: env.clone(), inner, asked, refuses, carries_out })
+    }
+
+    /// The node's parts, over this bucket.
+    fn kit(self: &Arc<Self>) -> Kit {
+        let (ground, bucket) = (self.env.clone(), self.clone());
+        let open: Opener = Arc::new(move |_, _| {
+            let plan = fault::Plan::default();
+            let (store, meter, faults) = layer::usual(&ground, bucket.clone(), plan.clone());
+            let open = OpenStore { url: "far".to_owned(), store, meter, faults, plan };
+            Box::pin(async { Ok(open) })
+        });
+        Kit { open, ..Kit::of_daemon(&self.env) }
+    }
+
     fn later<'a, T: 'a>(
         &'a self,
         what: &str,
         work: BoxFuture<'a, Result<T, StoreError>>,
     ) -> BoxFuture<'a, Result<T, StoreError>> {
-        self.asked.lock().unwrap().push((self.env.now(), what.to_owned()));
-        Box::pin(async {
+        let number = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push((self.env.now(), what.to_owned()));
+            asked.len() - 1
+        };
+        Box::pin(async move {
             self.env.sleep(FAR).await;
-            work.await
+            if !self.refuses.contains(&number) {
+                return work.await;
+            }
+            if self.carries_out {
+                let _ = work.await;
+            }
+            Err(StoreError::Unavailable("SlowDown: Slow down. (HTTP 503)".to_owned()))
         })
     }
 }
@@ -160,23 +191,13 @@ fn a_start_waits_for_few_requests_to_the_store_one_after_the_other() {
     let world = World::new(1, Faults::none());
     let env = world.env();
     world.block_on(async {
-        let asked = Mutex::default();
-        let far = Arc::new(Far { env: env.clone(), inner: Mem::store(), asked });
-        let bucket: Store = far.clone();
+        let far = Far::new(&env, 0..0, false);
         // The first one: is there an identity; is the place empty, which is believed after a look
         // at the markers; the probe, and the markers meanwhile; the marker before this start's
         // record, and the record. Any other: identity and record; the next record.
         for most in [1 + 3 + 5 + 3, 1 + 1] {
-            let (ground, bucket) = (env.clone(), bucket.clone());
-            let open: Opener = Arc::new(move |_, _| {
-                let plan = fault::Plan::default();
-                let (store, meter, faults) = layer::usual(&ground, bucket.clone(), plan.clone());
-                let open = OpenStore { url: "far".to_owned(), store, meter, faults, plan };
-                Box::pin(async { Ok(open) })
-            });
-            let kit = Kit { open, ..Kit::of_daemon(&env) };
             let begin = env.now();
-            let node = Node::assemble_with(&env, config(), kit).await;
+            let node = Node::assemble_with(&env, config(), far.kit()).await;
             let node = node.expect("it starts");
             let rounds = (env.now() - begin).as_secs_f64() / FAR.as_secs_f64();
             let asked = std::mem::take(&mut *far.asked.lock().unwrap());
@@ -186,6 +207,40 @@ fn a_start_waits_for_few_requests_to_the_store_one_after_the_other() {
             node.log.close().await.expect("closed");
         }
     });
+}
+
+/// Starts a node twice. Returns how many requests it made.
+fn starts_though_refused(refuses: Range<usize>, carries_out: bool) -> usize {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let far = Far::new(&env, refuses.clone(), carries_out);
+        for start in ["first", "second"] {
+            let node = Node::assemble_with(&env, config(), far.kit()).await;
+            let node = node.unwrap_or_else(|error| {
+                let asked = far.asked.lock().unwrap();
+                let refused: Vec<_> =
+                    asked.iter().skip(refuses.start).take(refuses.len()).collect();
+                panic!("{start} start, requests {refuses:?} refused ({refused:?}): {error}")
+            });
+            node.log.close().await.expect("closed");
+        }
+        far.asked.lock().unwrap().len()
+    })
+}
+
+#[test]
+fn a_start_survives_a_store_that_is_too_busy_for_any_of_its_requests() {
+    let requests = starts_though_refused(0..0, false);
+    assert!(requests > 40, "{requests}");
+    // One of them, as many as a race has, and more than any moment has.
+    for span in [1, 6, 12] {
+        for first in 0..requests {
+            for carries_out in [false, true] {
+                starts_though_refused(first..first + span, carries_out);
+            }
+        }
+    }
 }
 
 #[test]

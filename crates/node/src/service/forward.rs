@@ -10,11 +10,11 @@ use crate::assemble::Node;
 use crate::cluster::Member;
 use parking_lot::Mutex;
 use rekindle_base::{Kind, NodeId};
-use rekindle_cluster::forward::{NoPassage, Place};
+use rekindle_cluster::forward::{self, NoPassage, Place};
 use rekindle_cluster::roster::Roster;
-use rekindle_cluster::wire::{ClientId, Serve, Served};
+use rekindle_cluster::wire::{ClientId, Protocol, Serve, Served};
 use rekindle_env::{BoxFuture, Env, Moment, Stream};
-use rekindle_front::http::api::ForwardedClient;
+use rekindle_front::http::api::{ApiError, ForwardedClient};
 use rekindle_front::nbd::ExportError;
 use rekindle_front::nbd::forward::{Facts, NoWay, Passage, Way};
 use rekindle_volume::Error;
@@ -113,15 +113,9 @@ impl Forward {
             Err(Error::Elsewhere(_, owner)) => owner,
             Err(error) => return Err(refused(error)),
         };
-        let request = Serve { client: self.client, volume: self.volume.clone() };
         let member = self.member().await?;
-        match member.calls.forward(owner, &request).await {
-            Ok(passage) => {
-                *self.place.lock() = Some(passage.place);
-                let host = Some(passage.place.host);
-                self.service.inner.forwards.change(self.client, |row| row.host = host);
-                Ok(Passage { stream: passage.stream, facts: facts(passage.served) })
-            }
+        match self.ask(&member, owner, Protocol::Nbd).await {
+            Ok(passage) => Ok(Passage { stream: passage.stream, facts: facts(passage.served) }),
             Err(NoPassage::Away(why)) => Err(away(format!("volume '{}': {why}", self.volume))),
             Err(NoPassage::Refused(unserved)) => {
                 let kind = unserved.kind.unwrap_or(Kind::Unavailable);
@@ -130,11 +124,54 @@ impl Forward {
         }
     }
 
+    /// Asks the host at which the owner runs for a session.
+    async fn ask(
+        &self,
+        member: &Member,
+        owner: NodeId,
+        protocol: Protocol,
+    ) -> Result<forward::Passage, NoPassage> {
+        let passage = member.calls.forward(owner, &self.request(protocol)).await?;
+        *self.place.lock() = Some(passage.place);
+        let host = Some(passage.place.host);
+        self.service.inner.forwards.change(self.client, |row| row.host = host);
+        Ok(passage)
+    }
+
+    fn request(&self, protocol: Protocol) -> Serve {
+        Serve { client: self.client, volume: self.volume.clone(), protocol }
+    }
+
+    /// Opens a session for a mount at the host at which the owner runs.
+    pub(super) async fn open_mount(&self) -> Result<Box<dyn Stream>, ApiError> {
+        let refused =
+            |(NoWay::Away(error) | NoWay::Refused(error))| ApiError::new(error.kind, error.message);
+        let owner = match self.service.files(&self.volume).await? {
+            Err(Error::Elsewhere(_, owner)) => owner,
+            Err(error) => return Err(error.into()),
+            Ok(_) => {
+                let message = format!("volume '{}' has just come here: try again", self.volume);
+                return Err(ApiError::new(Kind::Unavailable, message));
+            }
+        };
+        let member = self.member().await.map_err(refused)?;
+        match self.ask(&member, owner, Protocol::Fuse).await {
+            Ok(passage) => Ok(passage.stream),
+            Err(NoPassage::Away(why)) => {
+                let message = format!("volume '{}': {why}", self.volume);
+                Err(ApiError::new(Kind::Unavailable, message))
+            }
+            Err(NoPassage::Refused(unserved)) => {
+                Err(ApiError::new(unserved.kind.unwrap_or(Kind::Unavailable), unserved.reason))
+            }
+        }
+    }
+
     /// Opens a session in this process, which serves the volume now.
     async fn here(&self) -> Result<Passage, NoWay> {
         let member = self.member().await?;
-        let request = Serve { client: self.client, volume: self.volume.clone() };
         let home = member.calls.home.node;
+        let request = self.request(Protocol::Nbd);
         let opened = visitors::open(&self.service, home, request).await.map_err(|unserved| {
             let kind = unserved.kind.unwrap_or(Kind::Unavailable);
             NoWay::Away(ExportError { kind, message: unserved.reason })

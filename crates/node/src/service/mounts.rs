@@ -1,27 +1,38 @@
-//! File volumes for mounts.
+//! File volumes for mounts. A mount comes to any host: when the volume's owner runs at another one,
+//! its bytes go there.
 
 use super::Service;
+use super::forward::Forward;
 use crate::assemble::Node;
 use rekindle_base::Kind;
-use rekindle_env::Address;
+use rekindle_env::{Address, Env};
 use rekindle_file::Files;
-use rekindle_front::fuse::{self, Clients, Mount};
+use rekindle_front::conn::{Entered, Stop};
+use rekindle_front::fuse::{self, Clients, End, Mount};
 use rekindle_front::http::Leaving;
 use rekindle_front::http::api::ApiError;
+use rekindle_front::nbd::forward::Way;
 use rekindle_volume::Error;
 use std::sync::Arc;
+use tokio::sync::oneshot;
 
 /// The mounts that this host serves.
 pub(crate) type Mounts = Clients<Files>;
 
 impl Service {
-    /// Brings a file volume of this node or a guest into service.
-    pub(super) async fn files(&self, name: &str) -> Result<(Arc<Node>, Files), ApiError> {
+    /// Brings a file volume of this node or a guest into service, with the node that serves it; the
+    /// inner error is of the volume.
+    pub(super) async fn files(
+        &self,
+        name: &str,
+    ) -> Result<Result<(Arc<Node>, Files), Error>, ApiError> {
         let node = self.node().await?;
         let (node, files) = match Files::attach(&node.volumes, name).await {
             Err(Error::Elsewhere(name, owner)) => {
-                let guest = self.guests().find(owner).await?;
-                let guest = guest.ok_or_else(|| Error::Elsewhere(name.clone(), owner))?;
+                let Some(guest) = self.guests().find(owner).await? else {
+                    self.inner.arrivals.is_elsewhere(&name);
+                    return Ok(Err(Error::Elsewhere(name, owner)));
+                };
                 let began = guest.env.now();
                 let files = Files::attach(&guest.volumes, &name).await;
                 if let Ok(files) = &files {
@@ -33,9 +44,31 @@ impl Service {
             }
             files => (node, files),
         };
-        let files = files?;
-        node.volumes.client_is_back(name);
-        Ok((node, files))
+        if files.is_ok() {
+            self.inner.arrivals.is_here(name, self.inner.env.now());
+            node.volumes.client_is_back(name);
+        }
+        Ok(files.map(|files| (node, files)))
+    }
+
+    /// Brings a file volume of this node or a guest into service.
+    pub async fn files_here(&self, name: &str) -> Result<Files, ApiError> {
+        Ok(self.files(name).await??.1)
+    }
+
+    /// A mount of files that this host serves. `is_near`: the mount is at this host.
+    pub(super) fn mount_of(&self, files: Files, is_near: bool) -> Mount<Files> {
+        let vault = files.handle().vault();
+        Mount {
+            volume: vault.name.clone(),
+            id: vault.id,
+            // What is not durable may be gone with the daemon, with the machine, or when another
+            // host takes its log over. A mount that outlives that must have been told nothing of it.
+            durably: !is_near || vault.copies > 0 || !files.handle().staged().outlives_process(),
+            target: files,
+            clients: self.inner.mounts.clone(),
+            budget: self.sessions().budget().clone(),
+        }
     }
 
     /// Serves a mount over a connection that leaves HTTP.
@@ -44,21 +77,19 @@ impl Service {
         name: &str,
         connection: Leaving,
     ) -> Result<(), ApiError> {
-        let (_, files) = self.files(name).await?;
-        let env = self.inner.env.clone();
-        let here = Address::Unix("mount".into());
-        let entered = self.sessions().enter(&env, &here).ok_or_else(|| {
-            let message = "the daemon has too many clients, or stops: try again";
-            ApiError::new(Kind::Unavailable, message)
-        })?;
-        let vault = files.handle().vault();
-        let mount = Mount {
-            volume: vault.name.clone(),
-            id: vault.id,
-            target: files,
-            clients: self.inner.mounts.clone(),
-            budget: self.sessions().budget().clone(),
+        let files = match self.files(name).await? {
+            Ok((_, files)) => files,
+            Err(elsewhere @ Error::Elsewhere(..)) => {
+                let node = self.node().await?;
+                if node.membership().is_none() {
+                    return Err(elsewhere.into());
+                }
+                return self.pass_mount(&node, name, connection).await;
+            }
+            Err(error) => return Err(error.into()),
         };
+        let (env, entered) = (self.inner.env.clone(), self.enter_mount()?);
+        let mount = self.mount_of(files, true);
         env.clone().spawn("fuse", async move {
             entered
                 .run(|stop| async move {
@@ -70,5 +101,61 @@ impl Service {
                 .await;
         });
         Ok(())
+    }
+
+    fn enter_mount(&self) -> Result<Entered, ApiError> {
+        let here = Address::Unix("mount".into());
+        self.sessions().enter(&self.inner.env, &here).ok_or_else(|| {
+            let message = "the daemon has too many clients, or stops: try again";
+            ApiError::new(Kind::Unavailable, message)
+        })
+    }
+
+    /// Carries a mount's bytes to the host at which the volume's owner runs.
+    async fn pass_mount(
+        &self,
+        node: &Arc<Node>,
+        name: &str,
+        connection: Leaving,
+    ) -> Result<(), ApiError> {
+        let entered = self.enter_mount()?;
+        let way = Forward::new(self, node, name);
+        let (told, opened) = oneshot::channel();
+        let (env, volume) = (node.env.clone(), name.to_owned());
+        node.env.spawn("fuse-forwarded", async move {
+            entered.run(|stop| pass(env, volume, way, (told, connection), stop)).await;
+        });
+        opened
+            .await
+            .unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the daemon is stopping")))
+    }
+}
+
+/// Opens a passage, tells whether that has worked, and carries the mount's bytes over it.
+async fn pass(
+    env: Env,
+    volume: String,
+    way: Forward,
+    (told, connection): (oneshot::Sender<Result<(), ApiError>>, Leaving),
+    stop: Stop,
+) {
+    let far = match way.open_mount().await {
+        Ok(far) => far,
+        // The mount may have gone.
+        Err(error) => return drop(told.send(Err(error))),
+    };
+    if told.send(Ok(())).is_err() {
+        return;
+    }
+    let near = match connection.await {
+        Ok(near) => near,
+        Err(error) => return tracing::debug!(%error, "a mount went before it began"),
+    };
+    tracing::info!(volume, "mount connected, and is served by another host");
+    match fuse::carry(&env, (near, far), || way.has_moved(), stop).await {
+        End::Garbage(garbage) => {
+            tracing::warn!(volume, reason = %garbage, "mount hung up on");
+        }
+        end => tracing::info!(volume, ?end, "mount disconnected from another host"),
     }
 }

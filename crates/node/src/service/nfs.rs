@@ -20,7 +20,7 @@ impl Service {
     }
 
     async fn export(&self, name: &str) -> Result<Export<Files>, ApiError> {
-        let (node, files) = self.files(name).await?;
+        let (node, files) = self.files(name).await??;
         let vault = files.handle().vault();
         // Acknowledged and not synced is what this life of the owner has in its memory.
         let life =

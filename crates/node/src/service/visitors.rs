@@ -7,14 +7,18 @@
 
 use super::Service;
 use super::forward::{Row, label_of, name_of};
+use super::words::unavailable;
 use crate::cluster::Member;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use rekindle_base::{Kind, NodeId};
+use rekindle_block::Device;
 use rekindle_cluster::forward::{Opened, Session, Volumes};
-use rekindle_cluster::wire::{ClientId, Serve, Served, Unserved};
+use rekindle_cluster::wire::{ClientId, Protocol, Serve, Served, Unserved};
 use rekindle_env::{BoxFuture, Env, Moment, Stream};
+use rekindle_file::Files;
 use rekindle_front::conn::{Entered, Stop};
+use rekindle_front::fuse;
 use rekindle_front::http::api::ForwardedClient;
 use rekindle_front::nbd::{ExportError, serve_device};
 use rekindle_volume::Error;
@@ -142,8 +146,7 @@ pub(super) async fn open(
     let env = node.env.clone();
     let (enrolled, mut later) = enroll(service, &env, from, &request).await;
     let attached = {
-        let attaching = pin!(service.attached(&request.volume));
-        match select(attaching, &mut later).await {
+        match select(pin!(attach(service, &request)), &mut later).await {
             Either::Left((attached, _)) => attached,
             Either::Right(_) => {
                 let reason = "its client has a later session".to_owned();
@@ -151,8 +154,8 @@ pub(super) async fn open(
             }
         }
     };
-    let device = match attached {
-        Ok(Ok(device)) => device,
+    let volume = match attached {
+        Ok(Ok(volume)) => volume,
         Ok(Err(elsewhere @ Error::Elsewhere(..))) => {
             return Err(Unserved { kind: None, reason: elsewhere.to_string() });
         }
@@ -170,8 +173,7 @@ pub(super) async fn open(
         let reason = "its owner's host has too many clients, or stops".to_owned();
         refusal(Kind::Unavailable, reason)
     })?;
-    let vault = device.handle().vault();
-    let served = Served { volume: vault.id, size: device.size(), block_size: device.block_size() };
+    let served = volume.facts();
     let host = membership.map(|membership| label_of(&membership.member, from));
     let host = host.unwrap_or_else(|| from.to_string());
     tracing::info!(volume = request.volume, host, "serving a client of another host");
@@ -179,16 +181,56 @@ pub(super) async fn open(
     let session: Session = Box::new(move |stream| {
         Box::pin(async move {
             let _enrolled = enrolled;
-            let serve = (request.volume, device.clone(), service.meters_of(&device));
-            let budget = service.sessions().budget().clone();
-            drop(device);
             run(env, stream, entered, later, |env, stream, stop| async move {
-                serve_device(&env, stream, stop, serve, budget).await;
+                match volume {
+                    Volume::Disk(device) => {
+                        let serve = (request.volume, device.clone(), service.meters_of(&device));
+                        let budget = service.sessions().budget().clone();
+                        drop(device);
+                        serve_device(&env, stream, stop, serve, budget).await;
+                    }
+                    Volume::Files(files) => {
+                        let mount = service.mount_of(files, false);
+                        fuse::serve(&env, stream, mount, stop).await;
+                    }
+                }
             })
             .await;
         })
     });
     Ok(Opened { served, session })
+}
+
+/// A volume in service for a client of another host.
+enum Volume {
+    Disk(Device),
+    Files(Files),
+}
+
+impl Volume {
+    fn facts(&self) -> Served {
+        match self {
+            Volume::Disk(device) => Served {
+                volume: device.handle().vault().id,
+                size: device.size(),
+                block_size: device.block_size(),
+            },
+            Volume::Files(files) => {
+                let vault = files.handle().vault();
+                Served { volume: vault.id, size: vault.size, block_size: 0 }
+            }
+        }
+    }
+}
+
+async fn attach(service: &Service, request: &Serve) -> Result<Result<Volume, Error>, ExportError> {
+    Ok(match request.protocol {
+        Protocol::Nbd => service.attached(&request.volume).await?.map(Volume::Disk),
+        Protocol::Fuse => {
+            let files = service.files(&request.volume).await.map_err(unavailable)?;
+            files.map(|(_, files)| Volume::Files(files))
+        }
+    })
 }
 
 /// Runs a session until it ends: by itself, with the daemon, or for a later session of its client.
@@ -250,7 +292,11 @@ mod tests {
         let world = World::new(1, Faults::none());
         let env = world.env();
         let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", 1));
-        let request = |client| Serve { client: [client; 16], volume: "vm1".to_owned() };
+        let request = |client| Serve {
+            client: [client; 16],
+            volume: "vm1".to_owned(),
+            protocol: Protocol::Nbd,
+        };
         let from = NodeId([3; 16]);
         world.block_on(async {
             let (first, asked) = enroll(&service, &env, from, &request(1)).await;

@@ -42,6 +42,10 @@ impl Run {
             let client = self.clone().client((env.clone(), host, served.clone()), at, dice.fork());
             self.stage.act(&env, host, "client", client);
         }
+        if self.files.is_some() {
+            let client = self.clone().file_client((env.clone(), host, served.clone()), dice.fork());
+            self.stage.act(&env, host, "file-client", client);
+        }
         if let Some(moves) = &self.moves {
             let dice = moves.lock().fork();
             let mover = self.clone().mover(env.clone(), served.clone(), dice);
@@ -101,12 +105,19 @@ impl Run {
         let token = rekindle_node::token(env, &self.setups[host].folder).await;
         let token = token.map_err(|error| error.to_string())?;
         *self.token.lock() = Some(token.ok_or("there is no token")?);
-        for volume in &self.volumes {
-            if let Err(error) = served.create(&volume.name, &volume.setup).await {
-                return Err(format!("{}: {}", volume.name, error.message));
+        for (name, setup) in self.names() {
+            if let Err(error) = served.create(name, setup).await {
+                return Err(format!("{name}: {}", error.message));
             }
         }
         Ok(())
+    }
+
+    /// The names of all volumes, and how they were made.
+    fn names(&self) -> Vec<(&str, &Setup)> {
+        let disks = self.volumes.iter().map(|volume| (volume.name.as_str(), &volume.setup));
+        let files = self.files.iter().map(|files| (files.name.as_str(), &files.setup));
+        disks.chain(files).collect()
     }
 
     /// Attaches a volume, if this host serves it.
@@ -212,13 +223,14 @@ impl Run {
     ) -> Result<(), String> {
         while !self.stage.is_ending() && served.ended().is_none() {
             env.sleep(Duration::from_millis(dice.below(3000))).await;
-            let volume = &self.volumes[dice.below(self.volumes.len() as u64) as usize];
+            let names = self.names();
+            let (name, setup) = names[dice.below(names.len() as u64) as usize];
             if dice.below(4) == 0 {
-                self.set(&served, volume, dice.below(2) == 0).await?;
+                self.set(&served, (name, setup), dice.below(2) == 0).await?;
                 continue;
             }
             let to = super::NAMES[dice.below(HOSTS as u64) as usize].to_owned();
-            let begun = served.service.move_volume(&volume.name, MoveVolume { to }).await;
+            let begun = served.service.move_volume(name, MoveVolume { to }).await;
             let mut job = match begun {
                 Ok(job) => job,
                 Err(error) => {
@@ -243,15 +255,20 @@ impl Run {
     }
 
     /// Gives a volume of this host other settings: stricter ones, or those that it had first.
-    async fn set(&self, served: &Served, volume: &Volume, strict: bool) -> Result<(), String> {
-        let Setup { policy, copies, .. } = volume.setup;
+    async fn set(
+        &self,
+        served: &Served,
+        (name, setup): (&str, &Setup),
+        strict: bool,
+    ) -> Result<(), String> {
+        let &Setup { policy, copies, .. } = setup;
         let (policy, copies) = if strict { (Policy::Through, 0) } else { (policy, copies) };
         let settings = WriteSettings {
             policy: Some(policy),
             copies: Some(copies),
             ..WriteSettings::default()
         };
-        match served.service.set_volume(&volume.name, settings).await {
+        match served.service.set_volume(name, settings).await {
             Ok(_) => heard::note("cluster: a volume has other settings"),
             Err(error) => self.may_not_move(&error.kind.to_string(), &error.message)?,
         }
@@ -342,6 +359,7 @@ impl Run {
             return false;
         }
         let mut served_somewhere = vec![false; self.volumes.len()];
+        let mut has_files = self.files.is_none();
         for served in up.iter().filter_map(|host| serving[*host].as_ref()) {
             let Ok(cluster) = served.service.cluster().await else { return false };
             let is_ready = |holders: &[rekindle_front::http::api::CopiesHolder]| {
@@ -354,16 +372,18 @@ impl Run {
             {
                 return false;
             }
+            has_files |= self.serves_files(served).await;
             for (at, volume) in self.volumes.iter().enumerate() {
                 served_somewhere[at] |= matches!(self.attach(served, volume).await, Ok(Some(_)));
             }
         }
         let is_fine = |(volume, is_served): (&Volume, &bool)| volume.is_alone() || *is_served;
-        self.volumes.iter().zip(&served_somewhere).all(is_fine)
+        has_files && self.volumes.iter().zip(&served_somewhere).all(is_fine)
     }
 
     /// Reads every volume that a host serves, at the end.
     pub(super) async fn read_all(self: Arc<Self>, env: &Env) -> Result<(), String> {
+        self.read_files(env).await?;
         let serving = self.stage.serving.lock().clone();
         for volume in &self.volumes {
             let mut is_read = false;

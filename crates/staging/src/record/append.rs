@@ -1,6 +1,7 @@
 //! The way of records into a volume.
 
 use super::RecordHome;
+use crate::ack::policy::Mode;
 use crate::ack::staged::{Request, Staged, Submission, failed};
 use crate::shape::Home;
 use crate::{Error, Written};
@@ -57,6 +58,13 @@ impl Staged {
                 home.downcast().ok()
             }
         }
+    }
+
+    /// Whether all that the home is told of outlives this process: the log has it, in memory that
+    /// does.
+    #[must_use]
+    pub fn outlives_process(&self) -> bool {
+        matches!(self.mode, Mode::Log { .. }) && self.inner.config.memory_outlives_process
     }
 
     /// Waits until the home has all records that were visible before the volume came into service.

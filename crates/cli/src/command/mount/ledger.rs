@@ -7,8 +7,12 @@ use rekindle_front::fuse::wire::{self, InHeader, OUT_HEADER_BYTES, OutHeader, op
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The kernel's number of a request that the mount itself makes: the kernel's own are even.
+/// The kernel's number of the first request that the mount itself makes, and of each later one two
+/// less: the kernel's own are even.
 const OWN: u64 = u64::MAX;
+
+/// Bytes of a RELEASE behind its header.
+const RELEASE_BYTES: usize = 24;
 
 /// The book of a mount.
 pub struct Ledger {
@@ -23,6 +27,8 @@ pub struct Ledger {
     unsent: VecDeque<u64>,
     /// How often each inode is open.
     opens: BTreeMap<u64, u64>,
+    /// The kernel's number of the next request of the mount itself.
+    own: u64,
 }
 
 struct Pending {
@@ -30,6 +36,8 @@ struct Pending {
     request: Bytes,
     /// Whether a connection has taken it, perhaps in part.
     is_sent: bool,
+    /// Whether the kernel waits for it no longer.
+    is_given_up: bool,
 }
 
 /// What becomes of a reply.
@@ -53,6 +61,7 @@ impl Ledger {
             numbers: HashMap::new(),
             unsent: VecDeque::new(),
             opens: BTreeMap::new(),
+            own: OWN,
         }
     }
 
@@ -65,7 +74,8 @@ impl Ledger {
         }
         let number = self.next;
         self.next += 1;
-        self.pending.insert(number, Pending { header, request, is_sent: false });
+        let pending = Pending { header, request, is_sent: false, is_given_up: false };
+        self.pending.insert(number, pending);
         self.numbers.insert(header.unique, number);
         self.unsent.push_back(number);
         true
@@ -73,11 +83,39 @@ impl Ledger {
 
     /// Takes the goodbye of the mount: nothing is open any more.
     pub fn say_goodbye(&mut self) {
-        let length = wire::IN_HEADER_BYTES as u32;
-        let (opcode, unique) = (opcode::DESTROY, OWN);
+        self.ask(opcode::DESTROY, 0, &[]);
+    }
+
+    /// Takes a request of the mount itself.
+    fn ask(&mut self, opcode: u32, ino: u64, body: &[u8]) {
+        let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
+        let unique = self.own;
+        self.own -= 2;
         let header =
-            InHeader { length, opcode, unique, ino: 0, uid: 0, gid: 0, pid: 0, extensions: 0 };
-        self.take(Bytes::copy_from_slice(header.as_bytes()));
+            InHeader { length, opcode, unique, ino, uid: 0, gid: 0, pid: 0, extensions: 0 };
+        self.take([header.as_bytes(), body].concat().into());
+    }
+
+    /// Returns the thread that waits for a request of the kernel.
+    pub fn waiter(&self, unique: u64) -> Option<u32> {
+        let pending = self.pending.get(self.numbers.get(&unique)?)?;
+        (!pending.is_given_up).then_some(pending.header.pid)
+    }
+
+    /// Gives up a request whose program dies. One that was sent may have been carried out, or may
+    /// be soon, by the present connection; no other one gets it.
+    pub fn give_up(&mut self, unique: u64) {
+        let Some(&number) = self.numbers.get(&unique) else { return };
+        match self.pending.get_mut(&number) {
+            Some(pending) if pending.is_sent => pending.is_given_up = true,
+            _ => self.forget(number),
+        }
+    }
+
+    fn forget(&mut self, number: u64) {
+        if let Some(pending) = self.pending.remove(&number) {
+            self.numbers.remove(&pending.header.unique);
+        }
     }
 
     /// Whether every request has a reply.
@@ -88,6 +126,10 @@ impl Ledger {
     /// Begins another connection: all requests without a reply are to be sent. Returns its first
     /// bytes.
     pub fn begin(&mut self) -> Vec<u8> {
+        let given_up = self.pending.iter().filter(|(_, pending)| pending.is_given_up);
+        for number in given_up.map(|(number, _)| *number).collect::<Vec<_>>() {
+            self.forget(number);
+        }
         self.unsent = self.pending.keys().copied().collect();
         let count = u32::try_from(self.opens.len()).unwrap_or(u32::MAX);
         let mut bytes = Hello::new(self.client, count).as_bytes().to_vec();
@@ -115,21 +157,31 @@ impl Ledger {
         let Ok((head, body)) = OutHeader::read_from_prefix(reply) else { return Answered::Nothing };
         let pending =
             self.numbers.remove(&head.unique).and_then(|number| self.pending.remove(&number));
-        let Some(Pending { header, .. }) = pending else { return Answered::Nothing };
-        match header.opcode {
-            opcode::OPEN | opcode::OPENDIR if head.error == 0 => {
-                *self.opens.entry(header.ino).or_default() += 1;
-            }
+        let Some(Pending { header, is_given_up, .. }) = pending else { return Answered::Nothing };
+        let opened = match header.opcode {
+            opcode::OPEN | opcode::OPENDIR if head.error == 0 => Some(header.ino),
+            // The inode comes first.
             opcode::CREATE if head.error == 0 => {
-                // The inode comes first.
-                if let Ok((ino, _)) = u64::read_from_prefix(body) {
-                    *self.opens.entry(ino).or_default() += 1;
-                }
+                u64::read_from_prefix(body).ok().map(|(ino, _)| ino)
             }
-            opcode::RELEASE | opcode::RELEASEDIR => self.close(header.ino),
-            _ => {}
+            opcode::RELEASE | opcode::RELEASEDIR => {
+                self.close(header.ino);
+                None
+            }
+            _ => None,
+        };
+        if let Some(ino) = opened {
+            *self.opens.entry(ino).or_default() += 1;
+            if is_given_up {
+                // The kernel does not know that it is open, so it will not close it.
+                self.ask(opcode::RELEASE, ino, &[0; RELEASE_BYTES]);
+            }
         }
-        if head.unique == OWN { Answered::Own } else { Answered::Kernel(header.opcode) }
+        match header.unique {
+            _ if is_given_up => Answered::Nothing,
+            unique if unique % 2 == 1 => Answered::Own,
+            _ => Answered::Kernel(header.opcode),
+        }
     }
 
     fn close(&mut self, ino: u64) {
@@ -210,6 +262,31 @@ mod tests {
         ask(opcode::RELEASE, 9, 0, &[]);
         let hello = ask(opcode::RELEASE, 5, 0, &[]);
         assert_eq!(hello, [Hello::new(7, 1).as_bytes(), &open(5, 1)].concat());
+    }
+
+    #[test]
+    fn a_request_that_is_given_up_is_not_sent_again_and_leaves_nothing_open() {
+        let mut ledger = Ledger::new(7);
+        ledger.take(request(opcode::MKDIR, 2, 1));
+        ledger.take(request(opcode::OPEN, 4, 5));
+        ledger.begin();
+        assert_eq!(sent(&mut ledger), [(1, 1, false), (2, 1, false)]);
+        ledger.take(request(opcode::MKDIR, 6, 1));
+        for unique in [2, 4, 6, 99] {
+            ledger.give_up(unique);
+            assert_eq!(ledger.waiter(unique), None);
+        }
+        assert_eq!(sent(&mut ledger), [], "the third was not sent, and is gone");
+        // The daemon has opened it, and is told to close it.
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Nothing);
+        assert_eq!(
+            ledger.begin(),
+            [Hello::new(7, 1).as_bytes(), Open { ino: 5, count: 1 }.as_bytes()].concat()
+        );
+        assert_eq!(sent(&mut ledger), [(4, 4, false)], "the first may have been carried out");
+        assert_eq!(ledger.answer(&reply(OWN, 0, &[])), Answered::Own);
+        assert!(ledger.is_quiet() && ledger.opens.is_empty());
+        assert_eq!(ledger.answer(&reply(2, 0, &[])), Answered::Nothing);
     }
 
     #[test]

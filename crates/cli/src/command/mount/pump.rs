@@ -1,12 +1,13 @@
 //! The pump of a mount: it carries the kernel's requests to the daemon and the replies back. While
 //! no daemon answers, requests wait here; over the next connection they are sent again.
 
+use super::dying;
 use super::ledger::{Answered, Ledger, reply_bytes};
 use bytes::{Buf, Bytes, BytesMut};
 use rekindle_base::Kind;
 use rekindle_front::conn::Pipe;
 use rekindle_front::fuse::limits::REQUEST_BYTES_MAX;
-use rekindle_front::fuse::wire::opcode;
+use rekindle_front::fuse::wire::{self, OUT_HEADER_BYTES, OutHeader, opcode};
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use rustix::buffer::spare_capacity;
@@ -31,6 +32,8 @@ const COPIED_BYTES_MAX: usize = 64 << 10;
 const GATHERED_BYTES: usize = 64 << 10;
 /// Bytes that are read from a connection at once, at least.
 const READ_BYTES: usize = 256 << 10;
+/// Pause between two looks at the programs that a signal has met while they wait.
+const LOOK: Duration = Duration::from_millis(100);
 /// Longest wait for the replies to what the kernel has asked before its end.
 const LAST_REPLIES: Duration = Duration::from_secs(2);
 
@@ -46,6 +49,11 @@ pub struct Pump {
     news: Notify,
     /// Rung when a reply has come.
     replied: Notify,
+    /// The kernel's numbers of requests whose programs a signal has met, and a bell for the first.
+    interrupted: RefCell<Vec<u64>>,
+    signalled: Notify,
+    /// Whether a thread is about to die.
+    is_dying: fn(u32) -> bool,
     /// Rung when the kernel knows the file system.
     pub ready: Notify,
     /// Whether the present connection has brought a reply.
@@ -64,6 +72,9 @@ impl Pump {
             ledger: RefCell::new(Ledger::new(client)),
             news: Notify::new(),
             replied: Notify::new(),
+            interrupted: RefCell::default(),
+            signalled: Notify::new(),
+            is_dying: dying::is_dying,
             ready: Notify::new(),
             is_useful: Cell::new(false),
             is_over: Cell::new(false),
@@ -80,6 +91,29 @@ impl Pump {
             ended = self.take_requests() => {
                 ended.map_err(|error| Failure::new("the kernel's requests cannot be read").because(error))
             }
+            never = self.let_die() => match never {},
+        }
+    }
+
+    /// Lets programs die that wait here: the kernel does so only once their requests have a reply.
+    /// A program that goes on after its signal waits on, since it expects no `EINTR` of a disk.
+    async fn let_die(&self) -> std::convert::Infallible {
+        loop {
+            if self.interrupted.borrow().is_empty() {
+                self.signalled.notified().await;
+            }
+            self.interrupted.borrow_mut().retain(|unique| {
+                let waiter = self.ledger.borrow().waiter(*unique);
+                let dies = waiter.is_some_and(self.is_dying);
+                if dies {
+                    self.ledger.borrow_mut().give_up(*unique);
+                    let (length, error) = (OUT_HEADER_BYTES as u32, -Errno::INTR.raw_os_error());
+                    let head = OutHeader { length, error, unique: *unique };
+                    let _ = rustix::io::write(self.device.get_ref(), head.as_bytes());
+                }
+                waiter.is_some() && !dies
+            });
+            tokio::time::sleep(LOOK).await;
         }
     }
 
@@ -94,6 +128,10 @@ impl Pump {
                 std::mem::replace(&mut buffer, Vec::with_capacity(room)).into()
             };
             buffer.clear();
+            if let Some(unique) = wire::interrupted(&request) {
+                self.interrupted.borrow_mut().push(unique);
+                self.signalled.notify_one();
+            }
             if self.ledger.borrow_mut().take(request) {
                 self.news.notify_one();
             }

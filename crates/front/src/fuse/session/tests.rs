@@ -22,6 +22,7 @@ struct Site {
     files: Memory,
     clients: Clients<Memory>,
     connections: Connections,
+    durably: bool,
 }
 
 /// The test's end of a connection.
@@ -34,12 +35,13 @@ struct Line {
 
 type Replied = Result<Vec<u8>, Errno>;
 
-fn with_site(story: impl AsyncFnOnce(&Site)) {
+fn with_site(story: impl AsyncFnOnce(&mut Site)) {
     let world = World::new(5, Faults::none());
     let env = world.env();
     let (files, clients) = (Memory::new(), Clients::default());
-    let site = Site { env, files, clients, connections: Connections::new("fuse", 4) };
-    world.block_on(async { story(&site).await });
+    let connections = Connections::new("fuse", 4);
+    let mut site = Site { env, files, clients, connections, durably: false };
+    world.block_on(async { story(&mut site).await });
 }
 
 impl Site {
@@ -52,6 +54,7 @@ impl Site {
             target: self.files.clone(),
             clients: self.clients.clone(),
             budget: self.connections.budget().clone(),
+            durably: self.durably,
         };
         let (stop, stopped) = Stop::pair();
         let env = self.env.clone();
@@ -309,6 +312,40 @@ fn a_change_that_was_carried_out_is_not_carried_out_again() {
         line.ask(opcode::UNLINK, ROOT, b"d\0").await.unwrap();
         line.again(line.next - 1, opcode::UNLINK, ROOT, b"d\0").await.unwrap();
     });
+}
+
+#[test]
+fn requests_that_come_no_more_are_forgotten() {
+    with_site(async |site| {
+        let mut line = site.connect(CLIENT, &[]).await;
+        for (number, oldest, known) in [(1, 1, 1), (2, 1, 2), (5, 2, 2), (6, 6, 1)] {
+            let frame = Some(Frame::new(40, number, oldest, false));
+            let body = words(&[0o755, 0], &[format!("d{number}\0").as_bytes()]);
+            line.send(frame, opcode::MKDIR, ROOT, &body).await;
+            assert!(line.reply().await.1.is_ok());
+            assert_eq!(site.files.look(|state| state.done.len()), known, "request {number}");
+        }
+    });
+}
+
+#[test]
+fn a_change_is_answered_when_it_is_durable_where_a_mount_outlives_what_is_not() {
+    for durably in [false, true] {
+        with_site(async |site| {
+            site.durably = durably;
+            let mut line = site.connect(CLIENT, &[]).await;
+            let ino = line.create("a").await;
+            let stuck = site.stick();
+            line.send(None, opcode::MKDIR, ROOT, &words(&[0o755, 0], &[b"d\0"])).await;
+            let answered = site.env.timeout(Duration::from_secs(60), line.reply()).await;
+            assert_eq!(answered.is_ok(), !durably);
+            assert_eq!(line.read(ino, 0, 9).await.unwrap(), b"", "a read waits for nothing");
+            if durably {
+                stuck.notify_one();
+                assert_eq!(line.reply().await.0, 2);
+            }
+        });
+    }
 }
 
 #[test]

@@ -22,10 +22,21 @@ impl Kernel {
     }
 
     fn ask(&self, opcode: u32, unique: u64) {
-        let length = wire::IN_HEADER_BYTES as u32;
+        self.ask_for(0, opcode, unique, &[]);
+    }
+
+    /// The same, for a thread.
+    fn ask_for(&self, pid: u32, opcode: u32, unique: u64, body: &[u8]) {
+        let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
         let header =
-            InHeader { length, opcode, unique, ino: 5, uid: 0, gid: 0, pid: 0, extensions: 0 };
-        rustix::io::write(self.0.get_ref(), header.as_bytes()).expect("room");
+            InHeader { length, opcode, unique, ino: 5, uid: 0, gid: 0, pid, extensions: 0 };
+        let request = [header.as_bytes(), body].concat();
+        rustix::io::write(self.0.get_ref(), &request).expect("room");
+    }
+
+    /// Tells that a signal has met the program of a request.
+    fn interrupt(&self, unique: u64) {
+        self.ask_for(0, wire::opcode::INTERRUPT, unique | 1, &unique.to_ne_bytes());
     }
 
     async fn reply(&self) -> OutHeader {
@@ -39,6 +50,9 @@ impl Kernel {
         }
     }
 }
+
+/// A thread that is about to die.
+const DYING: u32 = 77;
 
 /// The daemon's end of a connection.
 struct Daemon(UnixStream);
@@ -83,7 +97,8 @@ fn with_pump(story: impl AsyncFn(Kernel, &mut mpsc::UnboundedReceiver<Daemon>)) 
                 Err(_) => Err(Failure::new("the volume is gone").kind(Kind::NotFound)),
             }
         };
-        let pump = Pump::new(device, 7)?;
+        let mut pump = Pump::new(device, 7)?;
+        pump.is_dying = |thread| thread == DYING;
         let first = connect().await?;
         let (ended, ()) = tokio::join!(pump.run(first, connect), async {
             story(kernel, &mut daemons).await;
@@ -121,6 +136,33 @@ fn requests_without_a_reply_are_sent_again_and_get_one_reply() {
         }
         drop(kernel);
         // Its goodbye.
+        assert_eq!(second.request().await, (u64::MAX, false));
+        second.reply(u64::MAX).await;
+    });
+    assert_eq!(ended, Ok(()));
+}
+
+#[test]
+fn a_program_that_is_killed_dies_and_one_that_handles_its_signal_waits_on() {
+    let ended = with_pump(async |kernel, daemons| {
+        let mut first = daemons.recv().await.expect("a connection");
+        first.hello().await;
+        kernel.ask_for(DYING, wire::opcode::MKDIR, 2, &[]);
+        kernel.ask_for(5, wire::opcode::MKDIR, 4, &[]);
+        assert_eq!((first.request().await, first.request().await), ((2, false), (4, false)));
+        for unique in [4, 2, 99] {
+            kernel.interrupt(unique);
+        }
+        let told = kernel.reply().await;
+        assert_eq!((told.unique, told.error), (2, -Errno::INTR.raw_os_error()));
+        drop(first);
+        let mut second = daemons.recv().await.expect("another connection");
+        second.hello().await;
+        assert_eq!(second.request().await, (4, true), "it may have been carried out: not again");
+        second.reply(2).await;
+        second.reply(4).await;
+        assert_eq!(kernel.reply().await.unique, 4);
+        drop(kernel);
         assert_eq!(second.request().await, (u64::MAX, false));
         second.reply(u64::MAX).await;
     });
