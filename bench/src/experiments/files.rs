@@ -2,8 +2,8 @@
 //! content store alone, over the same kind of store and the same bytes.
 //!
 //! The folder has no FUSE in front: each of its calls is spared two changes of process. The **bare
-//! store** cuts, packs and writes the bytes ([`rekindle_content::Batch`]), and reads chunk by chunk,
-//! a few at a time, as a program could that knows where they lie.
+//! store** cuts, packs and writes the bytes ([`rekindle_content::Batch`]), and reads chunk by
+//! chunk, a few at a time, as a program could that knows where they lie.
 
 use crate::data::mixture;
 use crate::machine::{self, pinned};

@@ -147,6 +147,10 @@ impl Model {
         }
     }
 
+    fn node(&mut self, ino: Ino) -> &mut Node {
+        self.nodes.get_mut(&ino).expect("an operation names what is there")
+    }
+
     fn is_below(&self, dir: Ino, ancestor: Ino) -> bool {
         dir == ancestor
             || self.nodes[&ancestor]
@@ -156,7 +160,7 @@ impl Model {
     }
 
     fn drop_link(&mut self, ino: Ino) {
-        let node = self.nodes.get_mut(&ino).unwrap();
+        let node = self.node(ino);
         node.links -= 1;
         if node.links == 0 {
             self.nodes.remove(&ino);
@@ -168,7 +172,7 @@ impl Model {
             return Err(Errno::NOTEMPTY);
         }
         self.nodes.remove(&ino);
-        self.nodes.get_mut(&dir).unwrap().links -= 1;
+        self.node(dir).links -= 1;
         Ok(())
     }
 
@@ -187,7 +191,7 @@ impl Model {
                     _ => {}
                 }
                 self.nodes.insert(ino, node);
-                let parent = self.nodes.get_mut(dir).unwrap();
+                let parent = self.node(*dir);
                 parent.names.insert(name.clone(), ino);
                 parent.links += u32::from(*kind == FileType::Directory);
             }
@@ -198,15 +202,15 @@ impl Model {
                 if self.nodes[ino].kind == FileType::Directory {
                     return Err(Errno::PERM);
                 }
-                self.nodes.get_mut(ino).unwrap().links += 1;
-                self.nodes.get_mut(dir).unwrap().names.insert(name.clone(), *ino);
+                self.node(*ino).links += 1;
+                self.node(*dir).names.insert(name.clone(), *ino);
             }
             Op::Unlink((dir, name)) => {
                 let ino = *self.nodes[dir].names.get(name).ok_or(Errno::NOENT)?;
                 if self.nodes[&ino].kind == FileType::Directory {
                     return Err(Errno::ISDIR);
                 }
-                self.nodes.get_mut(dir).unwrap().names.remove(name);
+                self.node(*dir).names.remove(name);
                 self.drop_link(ino);
             }
             Op::RemoveDir((dir, name)) => {
@@ -215,11 +219,11 @@ impl Model {
                     return Err(Errno::NOTDIR);
                 }
                 self.drop_dir(*dir, ino)?;
-                self.nodes.get_mut(dir).unwrap().names.remove(name);
+                self.node(*dir).names.remove(name);
             }
             Op::Rename(from, to, how) => return self.rename(from, to, *how),
             Op::Write(ino, offset, data) => {
-                let node = self.nodes.get_mut(ino).unwrap();
+                let node = self.node(*ino);
                 if node.kind == FileType::Directory {
                     return Err(Errno::ISDIR);
                 }
@@ -228,15 +232,15 @@ impl Model {
                 node.data[begin..end].copy_from_slice(data);
             }
             Op::Resize(ino, size) => {
-                let node = self.nodes.get_mut(ino).unwrap();
+                let node = self.node(*ino);
                 if node.kind == FileType::Directory {
                     return Err(Errno::ISDIR);
                 }
                 node.data.resize(*size as usize, 0);
             }
-            Op::Mode(ino, mode) => self.nodes.get_mut(ino).unwrap().mode = *mode,
+            Op::Mode(ino, mode) => self.node(*ino).mode = *mode,
             Op::SetXattr(ino, name, value, how) => {
-                let xattrs = &mut self.nodes.get_mut(ino).unwrap().xattrs;
+                let xattrs = &mut self.node(*ino).xattrs;
                 match (how, xattrs.contains_key(name)) {
                     (SetXattr::Create, true) => return Err(Errno::EXIST),
                     (SetXattr::Replace, false) => return Err(Errno::NODATA),
@@ -244,7 +248,7 @@ impl Model {
                 }
             }
             Op::RemoveXattr(ino, name) => {
-                let xattrs = &mut self.nodes.get_mut(ino).unwrap().xattrs;
+                let xattrs = &mut self.node(*ino).xattrs;
                 xattrs.remove(name).ok_or(Errno::NODATA)?;
             }
         }
@@ -265,7 +269,7 @@ impl Model {
             return Err(Errno::INVAL);
         }
         let name = |model: &mut Self, place: &Place, ino: Ino| {
-            model.nodes.get_mut(&place.0).unwrap().names.insert(place.1.clone(), ino);
+            model.node(place.0).names.insert(place.1.clone(), ino);
         };
         if let (Rename::Exchange, Some(replaced)) = (how, replaced) {
             if is_dir(self, replaced) && self.is_below(from.0, replaced) {
@@ -273,9 +277,9 @@ impl Model {
             }
             let weight = |model: &Self, ino| u32::from(is_dir(model, ino));
             let (one, other) = (weight(self, moved), weight(self, replaced));
-            let here = self.nodes.get_mut(&from.0).unwrap();
+            let here = self.node(from.0);
             here.links = here.links + other - one;
-            let there = self.nodes.get_mut(&to.0).unwrap();
+            let there = self.node(to.0);
             there.links = there.links + one - other;
             name(self, from, replaced);
             name(self, to, moved);
@@ -289,10 +293,10 @@ impl Model {
                 (false, false) => self.drop_link(replaced),
             }
         }
-        self.nodes.get_mut(&from.0).unwrap().names.remove(&from.1);
+        self.node(from.0).names.remove(&from.1);
         if is_dir(self, moved) {
-            self.nodes.get_mut(&from.0).unwrap().links -= 1;
-            self.nodes.get_mut(&to.0).unwrap().links += 1;
+            self.node(from.0).links -= 1;
+            self.node(to.0).links += 1;
         }
         name(self, to, moved);
         Ok(())

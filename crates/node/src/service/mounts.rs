@@ -63,7 +63,7 @@ impl Service {
             volume: vault.name.clone(),
             id: vault.id,
             // What is not durable may be gone with the daemon, with the machine, or when another
-            // host takes its log over. A mount that outlives that must have been told nothing of it.
+            // host takes its log over. A mount that outlives that must not have been told of it.
             durably: !is_near || vault.copies > 0 || !files.handle().staged().outlives_process(),
             target: files,
             clients: self.inner.mounts.clone(),

@@ -37,7 +37,7 @@ pub(super) struct FileVolume {
 #[derive(Default)]
 struct Turn {
     known: Known,
-    /// The number of the present turn, and when it began; `None`: nobody has it.
+    /// The number of the present turn, and when it began; `None`: it is free.
     holder: Option<(u64, Duration)>,
     /// Count of the turns so far.
     turns: u64,
