@@ -1,11 +1,11 @@
 //! NFS version 3 and its MOUNT protocol (RFC 1813), both at one port: file volumes for the clients
 //! of other machines, and of this one.
 //!
-//! A session takes the records of a connection apart ([`rpc`]), and the [`Desk`] answers each call:
-//! `answer` is NFS, by subject; `mount` is MOUNT. The server keeps nothing of its clients. They
-//! have handles ([`handle`]), so a restart, a takeover or an upgrade is no event for them; `server`
-//! has the volumes in use. The rules of what a caller may do are in [`permission`], alone. A `witness`
-//! asks them, and knows a call that must not be carried out twice.
+//! A session takes the records of a connection apart ([`rpc`]), and the [`Desk`] answers each
+//! call: `answer` is NFS, by subject; `mount` is MOUNT. The server keeps nothing of its clients.
+//! They have handles ([`handle`]), so a restart, a takeover or an upgrade is no event for them;
+//! `server` has the volumes in use. The rules of what a caller may do are in [`permission`],
+//! alone. A `witness` asks them, and knows a call that must not be carried out twice.
 //!
 //! The codec of replies, and the numbers of the protocol, are those of the crate `nfs3_types`.
 
