@@ -1,5 +1,6 @@
-//! A user-mode Linux guest: a real kernel's clients, as a process of this machine. Its root is this
-//! machine's, read-only; `/tmp`, `/run` and `/mnt` are its own, `/run/out` is a folder of the story.
+//! A user-mode Linux guest: a real kernel's clients, as a process of this machine. Its root is
+//! this machine's, read-only; `/tmp`, `/run` and `/mnt` are its own, `/run/out` is a folder of the
+//! story.
 
 use crate::shell::{Shell, repository, skip, skip_without, tools, wait_until};
 use anyhow::{Context, Result};

@@ -1,5 +1,5 @@
-//! File volumes over NFS: the kernel's own client in a guest, and libnfs, see a file system like any
-//! other, and a `kill -9` of the daemon as a stall.
+//! File volumes over NFS: the kernel's own client in a guest, and libnfs, see a file system like
+//! any other, and a `kill -9` of the daemon as a stall.
 
 use anyhow::{Context, Result, ensure};
 use e2e::guest::{self, Guest, Namespace};
@@ -87,13 +87,13 @@ fn settings_of_exports_are_kept_to() -> Result<()> {
     drop(daemon);
     let (daemon, port) = start("nfs-squash", "nfs_squash = 'all'")?;
     let copy = Shell::new("nfs-cp").arg("/bin/true").arg(uri(port, "copy")).output()?;
-    ensure!(!copy.status.success(), "root is nobody, and the root directory is root's");
+    ensure!(!copy.status.success(), "root is anonymous, and the root directory is root's");
     drop(daemon);
     Ok(())
 }
 
 #[test]
-fn a_client_that_speaks_no_nfs_harms_nobody_else() -> Result<()> {
+fn a_client_that_speaks_no_nfs_harms_no_other() -> Result<()> {
     if skip_without(&["nfs-ls"], true) {
         return Ok(());
     }

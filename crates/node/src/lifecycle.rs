@@ -1,9 +1,9 @@
 //! The life of the process: start, serve, stop.
 //!
-//! Start: the API answers first, then the node is put together, then NBD and NFS are accepted. Stop:
-//! sessions end after the requests in hand, volumes go out of service, the destager ends after the
-//! batch in hand, the log is closed, and the API ends last. A stop never waits for the store unless
-//! it drains: unfinished changes stay in the log.
+//! Start: the API answers first, then the node is put together, then NBD and NFS are accepted.
+//! Stop: sessions end after the requests in hand, volumes go out of service, the destager ends
+//! after the batch in hand, the log is closed, and the API ends last. A stop never waits for the
+//! store unless it drains: unfinished changes stay in the log.
 
 use crate::assemble::Node;
 use crate::config::Config;

@@ -1,11 +1,11 @@
 //! NFS version 3 and its MOUNT protocol (RFC 1813), both at one port: file volumes for the clients
 //! of other machines, and of this one.
 //!
-//! A connection is [`serve`]d by a session, which takes records apart ([`rpc`]) and brings each call
-//! to the [`Desk`]. `answer` is NFS, by subject; `mount` is MOUNT. NFS keeps
-//! nothing of its clients but a handle's claim on an inode ([`handle`]), so a restart, a takeover or
-//! an upgrade is no event for them; `server` has the volumes that are in use. What a caller may do
-//! is in [`permission`], alone. A call that must not be carried out twice is known by `witness`.
+//! A session takes the records of a connection apart ([`rpc`]), and the [`Desk`] answers each
+//! call: `answer` is NFS, by subject; `mount` is MOUNT. The server keeps nothing of its clients.
+//! They have handles ([`handle`]), so a restart, a takeover or an upgrade is no event for them;
+//! `server` has the volumes in use. The rules of what a caller may do are in [`permission`],
+//! alone. A `witness` asks them, and knows a call that must not be carried out twice.
 //!
 //! The codec of replies, and the numbers of the protocol, are those of the crate `nfs3_types`.
 

@@ -25,7 +25,7 @@ pub const STICKY: u16 = 0o1000;
 const ANY_EXECUTES: u16 = 0o111;
 
 /// The user and group of those who have none here.
-pub const NOBODY: u32 = 65534;
+pub const ANONYMOUS: u32 = 65534;
 
 /// Whether a rule lets a call pass.
 type Ruled = Result<(), Errno>;
@@ -33,8 +33,8 @@ type Ruled = Result<(), Errno>;
 impl Credentials {
     /// The caller that nothing is known of.
     #[must_use]
-    pub fn nobody() -> Self {
-        Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
+    pub fn anonymous() -> Self {
+        Self { uid: ANONYMOUS, gid: ANONYMOUS, groups: Vec::new() }
     }
 
     #[must_use]

@@ -1,6 +1,6 @@
 //! Who may use the exports, and as whom.
 
-use super::permission::{Credentials, NOBODY};
+use super::permission::{ANONYMOUS, Credentials};
 use rekindle_env::Address;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,14 +14,14 @@ pub struct Settings {
     /// Networks whose clients are let in, besides this machine; none: those of all.
     pub networks: Vec<Network>,
     pub squash: Squash,
-    /// Volumes that nobody changes through NFS.
+    /// Volumes that no client changes.
     pub read_only: Vec<String>,
     /// Whether clients at ports above 1023 are let in: any user of a machine can have these, and
     /// say that it is root.
     pub any_port: bool,
 }
 
-/// Which users become nobody.
+/// Which users become the anonymous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Squash {
@@ -30,9 +30,9 @@ pub enum Squash {
     Remote,
     /// Any root.
     Root,
-    /// Everybody.
+    /// Every user.
     All,
-    Nobody,
+    None,
 }
 
 impl FromStr for Squash {
@@ -43,7 +43,7 @@ impl FromStr for Squash {
             "remote" => Self::Remote,
             "root" => Self::Root,
             "all" => Self::All,
-            "none" => Self::Nobody,
+            "none" => Self::None,
             _ => return Err(format!("'{text}' is none of remote, root, all and none")),
         })
     }
@@ -159,22 +159,22 @@ impl Settings {
     /// Returns as whom a client acts.
     #[must_use]
     pub fn squashed(&self, peer: &Peer, said: Option<Credentials>) -> Credentials {
-        let Some(said) = said else { return Credentials::nobody() };
+        let Some(said) = said else { return Credentials::anonymous() };
         let (all, root) = match self.squash {
             Squash::All => (true, true),
             Squash::Root => (false, true),
             Squash::Remote => (false, !peer.is_local()),
-            Squash::Nobody => (false, false),
+            Squash::None => (false, false),
         };
         if all {
-            return Credentials::nobody();
+            return Credentials::anonymous();
         }
-        let changed = |id| if root && id == 0 { NOBODY } else { id };
+        let changed = |id| if root && id == 0 { ANONYMOUS } else { id };
         let groups = said.groups.iter().map(|&group| changed(group)).collect();
         Credentials { uid: changed(said.uid), gid: changed(said.gid), groups }
     }
 
-    /// Whether nobody changes a volume.
+    /// Whether no client changes a volume.
     #[must_use]
     pub fn is_read_only(&self, volume: &str) -> bool {
         self.read_only.iter().any(|name| name == volume || name == "*")
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn squashed_users_are_nobody() {
+    fn squashed_users_are_anonymous() {
         let root = || Some(Credentials { uid: 0, gid: 0, groups: vec![0, 5] });
         let (near, far) = (at("127.0.0.1:1"), at("10.0.0.1:1"));
         let uid = |squash, peer: &Peer, said| {
@@ -229,12 +229,12 @@ mod tests {
         };
         assert_eq!(uid(Squash::Remote, &near, root()), (0, vec![0, 5]));
         assert_eq!(uid(Squash::Remote, &Peer::Here, root()), (0, vec![0, 5]));
-        assert_eq!(uid(Squash::Remote, &far, root()), (NOBODY, vec![NOBODY, 5]));
-        assert_eq!(uid(Squash::Root, &near, root()), (NOBODY, vec![NOBODY, 5]));
-        assert_eq!(uid(Squash::Nobody, &far, root()), (0, vec![0, 5]));
+        assert_eq!(uid(Squash::Remote, &far, root()), (ANONYMOUS, vec![ANONYMOUS, 5]));
+        assert_eq!(uid(Squash::Root, &near, root()), (ANONYMOUS, vec![ANONYMOUS, 5]));
+        assert_eq!(uid(Squash::None, &far, root()), (0, vec![0, 5]));
         let user = || Some(Credentials { uid: 7, gid: 7, groups: vec![] });
         assert_eq!(uid(Squash::Root, &far, user()), (7, vec![]));
-        assert_eq!(uid(Squash::All, &near, user()), (NOBODY, vec![]));
-        assert_eq!(uid(Squash::Nobody, &near, None), (NOBODY, vec![]), "it has said nothing");
+        assert_eq!(uid(Squash::All, &near, user()), (ANONYMOUS, vec![]));
+        assert_eq!(uid(Squash::None, &near, None), (ANONYMOUS, vec![]), "it has said nothing");
     }
 }

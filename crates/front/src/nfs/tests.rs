@@ -295,7 +295,11 @@ fn settings_decide_who_comes_in_and_as_whom() {
         near.make_dir(&dir, "d", 0o755).await.unwrap();
         let mut far = site.connect_from(at("10.0.0.1:700"), root.clone());
         let refused = far.make_dir(&dir, "e", 0o755).await.unwrap_err();
-        assert_eq!(refused, nfsstat3::NFS3ERR_ACCES, "root of another machine is nobody");
+        assert_eq!(
+            refused,
+            nfsstat3::NFS3ERR_ACCES,
+            "root of another machine is the anonymous user"
+        );
         for peer in ["11.0.0.1:700", "10.0.0.1:1024", "127.0.0.1:2000"] {
             let mut stranger = site.connect_from(at(peer), root.clone());
             let path = packed(&Opaque::borrowed(b"/one"));

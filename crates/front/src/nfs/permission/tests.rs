@@ -75,7 +75,7 @@ fn one_class_of_the_mode_decides() {
 }
 
 #[test]
-fn root_may_all_but_run_what_nobody_runs() {
+fn root_may_all_but_run_what_no_bit_lets_run() {
     assert!(root().has(&file(0), READ | WRITE) && !root().has(&file(0o666), EXECUTE));
     assert!(root().has(&file(0o001), EXECUTE) && root().has(&dir(0), READ | WRITE | EXECUTE));
 }
