@@ -48,8 +48,10 @@ fn a_mounted_volume_is_a_file_system_like_any_other() -> Result<()> {
     ] {
         std::fs::write(&program, b"x")?;
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(mode))?;
-        let other = Shell::new("setpriv").args(["--reuid=65534", "--clear-groups", "sh", "-c"]);
-        other.arg(format!("cd {} && {change}", root.display())).run()?;
+        // The folders above may be closed to that user, so it begins inside.
+        let other = "exec setpriv --reuid=65534 --clear-groups sh -c";
+        let script = format!("cd {} && {other} '{change}'", root.display());
+        Shell::new("sh").args(["-c", &script]).run()?;
         assert_eq!(std::fs::metadata(&program)?.mode() & 0o7777, left, "{change}");
     }
     std::fs::remove_file(&program)?;

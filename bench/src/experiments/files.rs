@@ -5,6 +5,7 @@
 //! store** cuts, packs and writes the bytes ([`rekindle_content::Batch`]), and reads chunk by
 //! chunk, a few at a time, as a program could that knows where they lie.
 
+use super::{SECRET, content_config};
 use crate::data::mixture;
 use crate::machine::{self, pinned};
 use crate::rounds::{Bench, Run, Sides, beside, middle, short, spread};
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use rekindle_base::random::Random;
 use rekindle_base::units::MIB;
 use rekindle_content::chunker::{MinCdc, cuts};
-use rekindle_content::{Class, Compression, Config, Content, Pointer};
+use rekindle_content::{Class, Content, Pointer};
 use rekindle_env::Env;
 use serde_json::json;
 use std::fs::File;
@@ -25,7 +26,6 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const VOLUME: &str = "files";
-const SECRET: [u8; 32] = [7; 32];
 /// Files that are made durably in a run.
 const DURABLE: u64 = 400;
 /// Files, and calls on them, of a run of the small-file load.
@@ -297,16 +297,7 @@ fn read(path: &Path, length: usize) -> Result<f64> {
 fn open(runtime: &rekindle_env::real::Runtime, env: &Env, folder: &Path) -> Result<Content> {
     let url = folder.to_str().context("a path that is text")?;
     let store = runtime.block_on(rekindle_datastore::open(env, url))?;
-    let config = Config {
-        secret: SECRET,
-        compression: Compression::Zstd,
-        parity: None,
-        pack_bytes: 16 << 20,
-        cache_bytes: 256 << 20,
-        index_bytes: 32 << 20,
-        uploads: 4,
-    };
-    Ok(Content::open(env.clone(), store, config))
+    Ok(Content::open(env.clone(), store, content_config()))
 }
 
 async fn ingest(content: &Content, data: &Bytes) -> Result<Vec<Pointer>> {

@@ -9,6 +9,7 @@
 //! them, so that the difference is our own code. The note has the rate into the in-memory store,
 //! which keeps every pack: each takes memory that was never touched, and is hashed for its version.
 
+use super::{SECRET, content_config};
 use crate::data::mixture;
 use crate::machine::pinned;
 use crate::rounds::{Bench, Run, best, middle, short};
@@ -17,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use rekindle_base::random::Random;
 use rekindle_content::chunker::{Chunker, Fixed, MinCdc, cuts};
-use rekindle_content::{Class, Compression, Config, Content};
+use rekindle_content::{Class, Content};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::{Datastore, Error, Listed, Store, Version};
 use rekindle_env::{BoxFuture, Env};
@@ -30,7 +31,6 @@ use std::time::Instant;
 /// First word of the command line of the process that measures.
 pub const WORKER: &str = "ingest-worker";
 const NAME: &str = "ingest";
-const SECRET: [u8; 32] = [7; 32];
 const MEBIBYTES: usize = 256;
 
 /// Rates of each side, bytes a second.
@@ -168,17 +168,7 @@ fn bare(input: &Input<'_>) -> f64 {
 }
 
 async fn batch(env: &Env, store: Store, input: &Input<'_>) -> Result<f64> {
-    // The same settings as the node's.
-    let config = Config {
-        secret: SECRET,
-        compression: Compression::Zstd,
-        parity: None,
-        pack_bytes: 16 << 20,
-        cache_bytes: 256 << 20,
-        index_bytes: 32 << 20,
-        uploads: 4,
-    };
-    let content = Content::open(env.clone(), store, config);
+    let content = Content::open(env.clone(), store, content_config());
     ingest(&content, input.chunker, &input.old).await?;
     let begin = Instant::now();
     ingest(&content, input.chunker, &input.new).await?;

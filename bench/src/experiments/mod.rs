@@ -37,6 +37,22 @@ use crate::table::Row;
 use anyhow::{Context, Result, bail};
 use std::fmt::Write;
 
+/// The secret of the content stores that are measured alone.
+const SECRET: [u8; 32] = [7; 32];
+
+/// The settings of a content store that is measured alone: the node's.
+fn content_config() -> rekindle_content::Config {
+    rekindle_content::Config {
+        secret: SECRET,
+        compression: rekindle_content::Compression::Zstd,
+        parity: None,
+        pack_bytes: 16 << 20,
+        cache_bytes: 256 << 20,
+        index_bytes: 32 << 20,
+        uploads: 4,
+    }
+}
+
 /// An experiment.
 pub struct Experiment {
     pub name: &'static str,

@@ -59,6 +59,9 @@ struct Run {
     setup: Setup,
     store: Store,
     known: Mutex<Known>,
+    /// Whether the power was cut since a life has last looked at the volume: a life that ends
+    /// before it has looked leaves the question to the next one.
+    power_was_cut: AtomicBool,
 }
 
 /// One life, for its actors.
@@ -114,10 +117,11 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         setup,
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
         known: Mutex::default(),
+        power_was_cut: AtomicBool::default(),
     });
     world.block_on(found_store(&world.env(), &run.store))?;
     let mut outcome = Outcome::default();
-    let (lives, mut cuts_power) = (3 + dice.below(3), false);
+    let lives = 3 + dice.below(3);
     for life in 1..=lives {
         let (drawn, begun) = (End::draw(&mut dice, CALLS), Begun::default());
         let end = if life == lives || dice.below(4) == 0 { End::Work } else { drawn };
@@ -127,8 +131,6 @@ fn lives(seed: u64) -> Result<Outcome, String> {
             (world.env(), run.clone(), begun.clone()),
             dice.next_u64(),
             faults.parse().expect("ours"),
-            // What waits for the store is in the process's own memory.
-            cuts_power || run.setup.policy != Policy::Back,
         );
         let ended = end::run(&world, end, &begun, work).transpose();
         ended.map_err(|why| format!("{said}: {why}"))?;
@@ -136,9 +138,9 @@ fn lives(seed: u64) -> Result<Outcome, String> {
             break;
         }
         outcome.amid_work += u64::from(run.known.lock().owes());
-        cuts_power = dice.below(2) == 0;
-        if cuts_power {
+        if dice.below(2) == 0 {
             world.cut_power();
+            run.power_was_cut.store(true, Ordering::Relaxed);
             outcome.power_cuts += 1;
         } else {
             world.crash_process();
@@ -154,7 +156,6 @@ async fn live(
     (env, run, begun): (Env, Arc<Run>, Begun),
     dice: u64,
     faults: Plan,
-    lost_memory: bool,
 ) -> Result<(), String> {
     let mut dice = Random::new(dice);
     let served = Served::start(&env, run.store.clone(), &run.setup, How::default()).await?;
@@ -162,10 +163,14 @@ async fn live(
     made.map_err(|error| format!("the volume cannot be made: {error}"))?;
     let life = Life { run, served, begun, is_busy: Arc::new(AtomicBool::new(true)) };
     let files = life.attach().await?;
+    // What waits for the store is in the process's own memory.
+    let may_be_lost =
+        life.run.power_was_cut.load(Ordering::Relaxed) || life.run.setup.policy != Policy::Back;
     // What a start shows is durable.
-    if life.judge(&files, (lost_memory, true)).await? {
+    if life.judge(&files, (may_be_lost, true)).await? {
         heard::note("files: what was not synced is lost");
     }
+    life.run.power_was_cut.store(false, Ordering::Relaxed);
     life.served.faults.set(faults);
     let actors: Vec<BoxFuture<'static, Result<(), String>>> = vec![
         Box::pin(life.clone().client(files, dice.fork())),
@@ -270,7 +275,6 @@ impl Life {
             Error::Volume(error) if error.kind().is_retryable() => {}
             _ => return Err(format!("a client is told: {error}")),
         }
-        heard::note("files: a call without an answer");
         let files = self.attach().await?;
         self.judge(&files, (false, false)).await?;
         Ok(files)

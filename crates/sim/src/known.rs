@@ -3,6 +3,7 @@
 //! answered and not synced may be lost with a machine, from its end on. So a volume always shows a
 //! state that was, none before the last sync.
 
+use crate::heard;
 use crate::model::{Model, Op};
 use rekindle_file::{Errno, Ino};
 use std::ops::RangeInclusive;
@@ -99,6 +100,7 @@ impl Known {
     ) -> Result<bool, String> {
         let last = self.states.len() - 1;
         if let Some(op) = self.open.take() {
+            heard::note("files: a call without an answer");
             let mut after = self.model().clone();
             if after.apply(&op, made(&op, &found)).is_ok() && after == found {
                 self.states.push((self.number() + 1, after));

@@ -263,7 +263,7 @@ fn a_seed_of_a_cluster_repeats_itself_exactly() {
 }
 
 /// Divisor of the wanted seeds for runs of file volumes.
-const FILES_SHARE: u64 = 100;
+const FILES_SHARE: u64 = 40;
 const FILES_WANTED: &[&str] = &[
     "deleted",
     "files: a call without an answer",
@@ -285,7 +285,7 @@ fn a_seed_of_files_repeats_itself_exactly() {
 }
 
 /// Divisor of the wanted seeds for runs of clusters with a file volume.
-const CLUSTER_FILES_SHARE: u64 = 160;
+const CLUSTER_FILES_SHARE: u64 = 80;
 const CLUSTER_FILES_WANTED: &[&str] = &[
     "cluster: a volume has moved",
     "cluster: taken over",

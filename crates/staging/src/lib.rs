@@ -30,6 +30,7 @@ pub use ack::policy::{Ack, MissingCopy, Policy};
 pub use ack::staged::Staged;
 pub use destage::versions;
 pub use error::Error;
+pub use limits::SNAPSHOTS_TAKEN_MAX;
 pub use queue::source::Source;
 pub use range::home::{Extent, Fold, RangeHome, read_ahead};
 pub use range::quarantine::Lost;

@@ -86,7 +86,7 @@ pub(crate) const VERSION_GRACE: Duration = Duration::from_secs(60 * 60);
 /// Most snapshots of a volume: each commit of the volume writes them, too.
 pub(crate) const SNAPSHOTS_MAX: usize = 256;
 /// Most snapshots that a volume ever has: the numbers of inodes leave 20 bits for theirs.
-pub(crate) const SNAPSHOTS_TAKEN_MAX: u32 = (1 << 20) - 1;
+pub const SNAPSHOTS_TAKEN_MAX: u32 = (1 << 20) - 1;
 /// Most versions of a volume.
 pub(crate) const VERSIONS_MAX: usize = 24;
 /// Of these, the last ones that stay, however soon one came after the other.

@@ -5,12 +5,12 @@
 //! The directory is not listed: a program that walks the tree does not walk into the past.
 
 use super::{Done, Files};
-use crate::look::{Look, Stop};
+use crate::look::Stop;
 use crate::overlay::Overlay;
 use crate::state::{State, View};
 use crate::types::{Attr, Entry, Errno, FileType, INO_BITS, Ino, ROOT};
 use bytes::Bytes;
-use rekindle_staging::Snapshot;
+use rekindle_staging::{SNAPSHOTS_TAKEN_MAX, Snapshot};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use std::sync::Arc;
 pub(super) const NAME: &[u8] = b".snapshots";
 /// The directory of snapshots.
 const DIRECTORY: Ino = 1 << 62;
-/// Numbers of snapshots are below this.
-const NUMBERS: u32 = 1 << 20;
 /// Places of a listing that are never used ([`Entry::position`]).
 const FIRST_POSITION: u64 = 16;
+
+const _: () = assert!(DIRECTORY >> INO_BITS > SNAPSHOTS_TAKEN_MAX as u64);
 
 /// Where an inode is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) fn whence(ino: Ino) -> (Whence, Ino) {
         0 => (Whence::Present, ino),
         _ if ino == DIRECTORY => (Whence::Directory, ino),
         number => match u32::try_from(number) {
-            Ok(number) if number < NUMBERS => {
+            Ok(number) if number <= SNAPSHOTS_TAKEN_MAX => {
                 (Whence::Snapshot(number), ino & ((1 << INO_BITS) - 1))
             }
             // Nothing has it.
@@ -82,18 +82,8 @@ impl Files {
             (Whence::Present, ino) => self.look(|view| look_at(view, ino)).await,
             (Whence::Directory, _) => Err(Errno::ISDIR.into()),
             (Whence::Snapshot(number), ino) => {
-                let state = self.frozen(number).await?;
-                let _hold = self.home.content.hold();
-                let look = Look::new(&self.home.content);
-                let view = View { state: &state, look: &look, names: &self.home.names };
-                let found = loop {
-                    match look_at(&view, ino) {
-                        Ok(found) => break found,
-                        Err(stop) => self.overcome(&look, stop).await?,
-                    }
-                };
-                self.staged().check_read()?;
-                Ok(found)
+                let (state, names) = (self.frozen(number).await?, &self.home.names);
+                self.look_until(|look| look_at(&View { state: &state, look, names }, ino)).await
             }
         }
     }
@@ -101,19 +91,21 @@ impl Files {
     /// Returns the state of a snapshot; `ESTALE` if it is gone. What the store does not have of it
     /// yet is brought there first.
     async fn frozen(&self, number: u32) -> Done<Arc<State>> {
-        let known = self.home.frozen.lock().get(&number).cloned();
-        let snapshot = match (self.staged().snapshot(number), known) {
-            (Some(_), Some(known)) => return Ok(known),
-            (Some(snapshot), None) if snapshot.content.is_some() => snapshot,
-            (Some(_), None) => {
-                self.staged().drain().await?;
-                self.staged().snapshot(number).ok_or(Errno::STALE)?
-            }
-            (None, _) => {
-                self.home.frozen.lock().remove(&number);
-                return Err(Errno::STALE.into());
-            }
-        };
+        let is_it = |one: &&Snapshot| one.number == number;
+        let is_there = self.staged().look_at_snapshots(|all| all.iter().find(is_it).is_some());
+        if !is_there {
+            self.home.frozen.lock().remove(&number);
+            return Err(Errno::STALE.into());
+        }
+        if let Some(known) = self.home.frozen.lock().get(&number) {
+            return Ok(known.clone());
+        }
+        let find = || self.staged().look_at_snapshots(|all| all.iter().find(is_it).cloned());
+        let mut snapshot = find().ok_or(Errno::STALE)?;
+        if snapshot.content.is_none() {
+            self.staged().drain().await?;
+            snapshot = find().ok_or(Errno::STALE)?;
+        }
         let content = snapshot.content.ok_or(Errno::STALE)?;
         let state = State {
             root: content.root,
@@ -138,7 +130,8 @@ impl Files {
     /// The attributes of the directory of snapshots: the owner of the root may look.
     async fn directory(&self) -> Done<Attr> {
         let root = self.look(|view| Ok(view.inode(ROOT)?.attr(ROOT))).await?;
-        let links = 2 + u32::try_from(self.staged().snapshots().len()).unwrap_or(u32::MAX - 2);
+        let count = self.staged().look_at_snapshots(<[Snapshot]>::len);
+        let links = 2 + u32::try_from(count).unwrap_or(u32::MAX - 2);
         Ok(Attr { ino: DIRECTORY, mode: root.mode & 0o555, links, size: 0, allocated: 0, ..root })
     }
 
@@ -149,9 +142,10 @@ impl Files {
             Whence::Present if (dir, name) == (ROOT, NAME) => Ok(Some(self.directory().await?)),
             Whence::Present | Whence::Snapshot(_) => Ok(None),
             Whence::Directory => {
-                let found = self.staged().snapshots();
-                let found = found.iter().find(|one| one.name.as_bytes() == name);
-                Ok(Some(self.attr(root_of(found.ok_or(Errno::NOENT)?)).await?))
+                let is_it = |one: &&Snapshot| one.name.as_bytes() == name;
+                let root =
+                    self.staged().look_at_snapshots(|all| all.iter().find(is_it).map(root_of));
+                Ok(Some(self.attr(root.ok_or(Errno::NOENT)?).await?))
             }
         }
     }
@@ -173,14 +167,16 @@ impl Files {
     pub async fn list(&self, dir: Ino, after: u64, count: usize) -> Done<Vec<Entry>> {
         let (place, _) = whence(dir);
         if place == Whence::Directory {
-            let entry = |one: Snapshot| Entry {
+            let entry = |one: &Snapshot| Entry {
                 position: FIRST_POSITION + u64::from(one.number),
-                ino: root_of(&one),
-                name: Bytes::from(one.name),
+                ino: root_of(one),
+                name: Bytes::copy_from_slice(one.name.as_bytes()),
                 kind: FileType::Directory,
             };
-            let all = self.staged().snapshots().into_iter().map(entry);
-            return Ok(all.filter(|entry| entry.position > after).take(count).collect());
+            return Ok(self.staged().look_at_snapshots(|all| {
+                let entries = all.iter().map(entry);
+                entries.filter(|entry| entry.position > after).take(count).collect()
+            }));
         }
         let mut entries = self.look_into(dir, |view, dir| view.list(dir, after, count)).await?;
         entries.iter_mut().for_each(|entry| entry.ino = outer(place, entry.ino));

@@ -143,10 +143,15 @@ impl Files {
 
     /// Looks at the state until everything that `look_at` needs is in RAM.
     async fn look<T>(&self, look_at: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<T> {
+        self.look_until(|look| self.look_once(look, &look_at)).await
+    }
+
+    /// Looks once more for as long as something has to be fetched first.
+    async fn look_until<T>(&self, once: impl Fn(&Look<'_>) -> Result<T, Stop>) -> Done<T> {
         let _hold = self.home.content.hold();
         let look = Look::new(&self.home.content);
         let found = loop {
-            match self.look_once(&look, &look_at) {
+            match once(&look) {
                 Ok(found) => break found,
                 Err(stop) => self.overcome(&look, stop).await?,
             }

@@ -14,17 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Staged {
-    /// Returns the volume's snapshots, by ascending number.
-    #[must_use]
-    pub fn snapshots(&self) -> Vec<Snapshot> {
-        self.gate.lock().vault().snapshots.clone()
-    }
-
-    /// Returns the snapshot of a number.
-    #[must_use]
-    pub fn snapshot(&self, number: u32) -> Option<Snapshot> {
-        let gate = self.gate.lock();
-        gate.vault().snapshots.iter().find(|one| one.number == number).cloned()
+    /// Looks at the volume's snapshots, by ascending number, under the volume's lock.
+    pub fn look_at_snapshots<T>(&self, look: impl FnOnce(&[Snapshot]) -> T) -> T {
+        look(&self.gate.lock().vault().snapshots)
     }
 
     /// Keeps under a name what the volume has now: every change that was acknowledged before the

@@ -66,25 +66,35 @@ pub(crate) async fn create(inner: &Arc<Inner>, spec: Spec) -> Result<Info, Error
         created: inner.env.wall_clock().0,
         ..Vault::new(id, spec.name.clone(), spec.kind, spec.size, body)
     };
-    let _lock = inner.name_locks.take(&spec.name).await;
+    write(inner, vault, async || Ok(())).await
+}
+
+/// Writes the vault of a new volume, then its name. `may_be_named` is asked in between: where it
+/// fails, the volume does not come into being.
+pub(crate) async fn write(
+    inner: &Arc<Inner>,
+    vault: Vault,
+    may_be_named: impl AsyncFnOnce() -> Result<(), Error>,
+) -> Result<Info, Error> {
+    let (id, name) = (vault.id, vault.name.clone());
+    let _lock = inner.name_locks.take(&name).await;
     // Fail before the vault exists, if the name is taken.
-    leftover::clear(inner, &spec.name, vault.id).await?;
+    leftover::clear(inner, &name, id).await?;
     // Earlier losses of the log do not concern this volume.
-    inner.staging.begin(vault.id).await?;
-    inner.writer.create(&Vault::key(vault.id), vault.clone()).await?;
-    match records::take_name(&inner.writer, &spec.name, vault.id).await {
-        Ok(()) => Ok(list::unattached(inner, vault)),
-        Err(taken @ Error::Exists(_)) => {
-            if let Err(error) = inner.writer.store.delete(&Vault::key(vault.id)).await {
-                tracing::warn!(
-                    volume = spec.name,
-                    "a vault without a name stays until it is reaped: {error}"
-                );
-            }
-            Err(taken)
-        }
-        // The outcome is unknown: the name may have landed, so the vault stays. If it has no name,
-        // the reaper deletes it.
-        Err(error) => Err(error),
+    inner.staging.begin(id).await?;
+    inner.writer.create(&Vault::key(id), vault.clone()).await?;
+    let refused = match may_be_named().await {
+        Ok(()) => match records::take_name(&inner.writer, &name, id).await {
+            Ok(()) => return Ok(list::unattached(inner, vault)),
+            Err(taken @ Error::Exists(_)) => taken,
+            // The outcome is unknown: the name may have landed, so the vault stays. If it has no
+            // name, the reaper sees to it.
+            Err(error) => return Err(error),
+        },
+        Err(error) => error,
+    };
+    if let Err(error) = inner.writer.store.delete(&Vault::key(id)).await {
+        tracing::warn!(volume = name, "a vault without a name stays until it is reaped: {error}");
     }
+    Err(refused)
 }

@@ -123,29 +123,24 @@ pub(crate) async fn resize(
     let _lock = inner.name_locks.take(name).await;
     let vault = records::find(&inner.writer, name).await?.value;
     create::check_size(size)?;
-    let cut = match inner.kinds.resizes(&vault, size)? {
-        Sizes::Any { cut } if size < vault.size => cut,
-        Sizes::Any { .. } => {
-            // A concurrent growth may have been larger.
-            write_size(inner, name, &vault, |now| now.max(size)).await?;
-            return list::show(inner, name).await;
+    match inner.kinds.resizes(&vault, size)? {
+        Sizes::Any { cut } if size < vault.size => {
+            if !shrink {
+                return Err(Error::Invalid(format!(
+                    "volume '{name}' has {}: {} would cut off its end; make what is in it smaller first (a file system, say), then say --shrink",
+                    format_size(vault.size),
+                    format_size(size)
+                )));
+            }
+            let claimed = offline::claim(inner, name, false, "shrinking").await?;
+            let done = shrink_to(&claimed, &vault, size, cut).await;
+            let cause = format!("shrunk to {size} bytes");
+            claimed.finish(done, (Event::OfflineDone, Event::OfflineDone), &cause)?;
         }
-        Sizes::Limit | Sizes::Fixed => {
-            write_size(inner, name, &vault, |_| size).await?;
-            return list::show(inner, name).await;
-        }
-    };
-    if !shrink {
-        return Err(Error::Invalid(format!(
-            "volume '{name}' has {}: {} would cut off its end; make what is in it smaller first (a file system, say), then say --shrink",
-            format_size(vault.size),
-            format_size(size)
-        )));
+        // A concurrent growth may have been larger.
+        Sizes::Any { .. } => write_size(inner, name, &vault, |now| now.max(size)).await?,
+        Sizes::Limit | Sizes::Fixed => write_size(inner, name, &vault, |_| size).await?,
     }
-    let claimed = offline::claim(inner, name, false, "shrinking").await?;
-    let done = shrink_to(&claimed, &vault, size, cut).await;
-    let cause = format!("shrunk to {size} bytes");
-    claimed.finish(done, (Event::OfflineDone, Event::OfflineDone), &cause)?;
     list::show(inner, name).await
 }
 

@@ -5,7 +5,7 @@
 //! byte. The clone's vault is written under a hold on sweeps, and its name is given only if the
 //! snapshot is still there then: a sweep that missed the clone has seen the snapshot.
 
-use crate::manage::{leftover, list, rest};
+use crate::manage::{create, rest};
 use crate::registry::Inner;
 use crate::{Error, Info, attach, limits, records};
 use rekindle_base::{Generation, Serial, VolumeId};
@@ -116,28 +116,12 @@ pub(crate) async fn clone(
             bring_into_store(inner, source).await?;
             continue;
         };
-        let _lock = inner.name_locks.take(new_name).await;
-        let id = VolumeId(inner.env.random());
-        leftover::clear(inner, new_name, id).await?;
-        let new = cloned((&vault, found, content), id, new_name, inner.env.wall_clock().0);
-        inner.staging.begin(id).await?;
-        inner.writer.create(&Vault::key(id), new.clone()).await?;
-        let named = match is_still_there(inner, &vault, found).await {
-            Ok(()) => records::take_name(&inner.writer, new_name, id).await,
-            gone => gone,
-        };
-        return match named {
-            Ok(()) => {
-                tracing::info!(volume = source, snapshot, clone = new_name, "made a clone");
-                Ok(list::unattached(inner, new))
-            }
-            Err(error) => {
-                if let Err(error) = inner.writer.store.delete(&Vault::key(id)).await {
-                    tracing::warn!(volume = new_name, %error, "the vault of a failed clone stays");
-                }
-                Err(error)
-            }
-        };
+        let (id, now) = (VolumeId(inner.env.random()), inner.env.wall_clock().0);
+        let new = cloned((&vault, found, content), id, new_name, now);
+        let is_there = async || is_still_there(inner, &vault, found).await;
+        let made = create::write(inner, new, is_there).await?;
+        tracing::info!(volume = source, snapshot, clone = new_name, "made a clone");
+        return Ok(made);
     }
     Err(rekindle_datastore::Error::Conflict(source.to_owned()).into())
 }

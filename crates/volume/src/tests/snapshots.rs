@@ -1,12 +1,19 @@
 //! Tests of snapshots and clones.
 
 use super::bed::{Bed, SIZE, kind, read, spec, write};
+use crate::Handle;
 use rekindle_base::Kind;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Policy, Vault};
 use std::time::Duration;
+
+/// Makes the volume `vm1`, and a client of it.
+async fn made(bed: &Bed) -> Handle {
+    bed.volumes.create(spec("vm1")).await.unwrap();
+    bed.volumes.attach("vm1").await.unwrap()
+}
 
 async fn content(bed: &Bed, name: &str) -> Vec<u8> {
     let handle = bed.volumes.attach(name).await.unwrap();
@@ -18,8 +25,7 @@ fn a_snapshot_has_what_was_acknowledged_before_and_nothing_of_later() {
     let (world, store) = (World::new(1, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        bed.volumes.create(spec("vm1")).await.unwrap();
-        let handle = bed.volumes.attach("vm1").await.unwrap();
+        let handle = made(&bed).await;
         write(&handle, 0, b"A").await.unwrap();
         let taken = bed.volumes.take_snapshot("vm1", "monday").await.unwrap();
         assert_eq!((taken.stored, taken.size), (false, SIZE), "only the log has it so far");
@@ -53,8 +59,7 @@ fn a_snapshot_of_what_only_the_log_has_outlives_a_kill() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        bed.volumes.create(spec("vm1")).await.unwrap();
-        let handle = bed.volumes.attach("vm1").await.unwrap();
+        let handle = made(&bed).await;
         for (at, byte) in [(0, b"A"), (1, b"A")] {
             write(&handle, at * 4096, byte).await.unwrap();
         }
@@ -102,8 +107,7 @@ fn a_snapshot_keeps_its_content_from_the_sweep_until_it_is_removed() {
     let (world, store) = (World::new(4, Faults::none()), Mem::store());
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
-        bed.volumes.create(spec("vm1")).await.unwrap();
-        let handle = bed.volumes.attach("vm1").await.unwrap();
+        let handle = made(&bed).await;
         write(&handle, 0, b"A").await.unwrap();
         bed.volumes.take_snapshot("vm1", "s").await.unwrap();
         handle.staged().drain().await.unwrap();
@@ -157,8 +161,7 @@ fn a_snapshot_is_taken_or_not_when_the_store_loses_replies() {
         let (world, store) = (World::new(seed, Faults::none()), Mem::store());
         let taken = world.block_on(async {
             let bed = Bed::start(&world.env(), &store).await;
-            bed.volumes.create(spec("vm1")).await.unwrap();
-            let handle = bed.volumes.attach("vm1").await.unwrap();
+            let handle = made(&bed).await;
             write(&handle, 0, b"A").await.unwrap();
             bed.faults.set(Plan { lie_percent: 50.0, fail_percent: 20.0, ..Plan::default() });
             let taken = bed.volumes.take_snapshot("vm1", "s").await;
@@ -189,8 +192,7 @@ fn a_clone_has_no_name_if_its_snapshot_went_meanwhile() {
         let (world, store) = (World::new(tenths, Faults::none()), Mem::store());
         world.block_on(async {
             let bed = Bed::start(&world.env(), &store).await;
-            bed.volumes.create(spec("vm1")).await.unwrap();
-            let handle = bed.volumes.attach("vm1").await.unwrap();
+            let handle = made(&bed).await;
             write(&handle, 0, b"A").await.unwrap();
             bed.volumes.take_snapshot("vm1", "s").await.unwrap();
             handle.staged().drain().await.unwrap();
@@ -208,4 +210,40 @@ fn a_clone_has_no_name_if_its_snapshot_went_meanwhile() {
     }
     // Before it was read, after it was read, and after the name was given.
     assert_eq!(outcomes.len(), 3, "{outcomes:?}");
+}
+
+#[test]
+fn a_clone_whose_outcome_the_store_does_not_say_has_no_name_that_leads_nowhere() {
+    let mut outcomes = std::collections::BTreeSet::new();
+    for seed in 0..1200 {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        let tenths = seed % 120;
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            let handle = made(&bed).await;
+            write(&handle, 0, b"A").await.unwrap();
+            bed.volumes.take_snapshot("vm1", "s").await.unwrap();
+            handle.staged().drain().await.unwrap();
+            // For a moment the answers to writes are lost, and then the store hardly answers.
+            let well = Plan { latency: Duration::from_millis(1), ..Plan::default() };
+            bed.faults.set(well.clone());
+            let troubles = async {
+                let moment = Duration::from_micros(1000);
+                bed.env.sleep(Duration::from_micros(100 * tenths)).await;
+                bed.faults.set(Plan { lie_percent: 100.0, ..well.clone() });
+                bed.env.sleep(moment).await;
+                bed.faults.set(Plan { fail_percent: 95.0, ..well.clone() });
+            };
+            let (cloned, ()) =
+                futures_util::join!(bed.volumes.clone_of("vm1", "s", "vm2"), troubles);
+            bed.faults.set(Plan::default());
+            let names = bed.keys("names/").await.len();
+            let vaults = bed.keys("volumes/").await.len();
+            assert!(names <= vaults, "seed {seed}: {cloned:?}");
+            outcomes.insert((cloned.is_ok(), names, vaults));
+        });
+    }
+    for wanted in [(true, 2, 2), (false, 1, 1), (false, 1, 2), (false, 2, 2)] {
+        assert!(outcomes.contains(&wanted), "{outcomes:?}");
+    }
 }

@@ -100,16 +100,26 @@ fn a_call_in_fragments_is_one() {
     });
 }
 
+/// A client, and a call of it that waits for a sync, which does not come before the bell is rung.
+async fn stuck_commit(site: &Site) -> (Client, Vec<u8>, Arc<Notify>) {
+    let stuck = Arc::new(Notify::new());
+    let mut client = site.connect();
+    let file = client.create(&root_of("one"), "f", 0o644).await;
+    site.files("one").look(|state| state.stuck = Some(stuck.clone()));
+    let args = nfs3::COMMIT3args { file, offset: 0, count: 0 };
+    let commit = client.call(nfs3::PROGRAM, 21, &packed(&args));
+    (client, commit, stuck)
+}
+
+fn go_on(site: &Site, stuck: &Notify) {
+    site.files("one").look(|state| state.stuck = None);
+    stuck.notify_waiters();
+}
+
 #[test]
 fn calls_of_a_flood_wait_in_the_socket() {
     served(async |site| {
-        let stuck = Arc::new(Notify::new());
-        let mut client = site.connect();
-        let file = client.create(&root_of("one"), "f", 0o644).await;
-        site.files("one").look(|state| state.stuck = Some(stuck.clone()));
-        // Each waits for a sync that does not come.
-        let args = nfs3::COMMIT3args { file: file.clone(), offset: 0, count: 0 };
-        let commit = client.call(nfs3::PROGRAM, 21, &packed(&args));
+        let (mut client, commit, stuck) = stuck_commit(site).await;
         let most = limits::UNDER_WAY_BYTES_MAX / limits::CALL_COUNTS;
         let asked = |site: &Site| site.files("one").look(|state| state.syncs_asked);
         let before = asked(site);
@@ -120,8 +130,7 @@ fn calls_of_a_flood_wait_in_the_socket() {
         assert_eq!(asked(site) - before, most as u64, "the rest is in the socket");
         // A call of another client goes on.
         is_well(site).await;
-        site.files("one").look(|state| state.stuck = None);
-        stuck.notify_waiters();
+        go_on(site, &stuck);
         for _ in 0..most + 10 {
             client.reply().await.1.unwrap();
         }
@@ -131,12 +140,7 @@ fn calls_of_a_flood_wait_in_the_socket() {
 #[test]
 fn calls_of_a_client_that_has_gone_are_cut_off() {
     served(async |site| {
-        let stuck = Arc::new(Notify::new());
-        let mut client = site.connect();
-        let file = client.create(&root_of("one"), "f", 0o644).await;
-        site.files("one").look(|state| state.stuck = Some(stuck.clone()));
-        let args = nfs3::COMMIT3args { file, offset: 0, count: 0 };
-        let commit = client.call(nfs3::PROGRAM, 21, &packed(&args));
+        let (mut client, commit, stuck) = stuck_commit(site).await;
         let before = site.files("one").look(|state| state.syncs);
         client.send(&commit).await;
         site.env.sleep(limits::IDLE_LOOK).await;
@@ -144,8 +148,7 @@ fn calls_of_a_client_that_has_gone_are_cut_off() {
         let _stop = client.stop.take();
         drop(client);
         site.env.sleep(limits::IDLE_LOOK).await;
-        site.files("one").look(|state| state.stuck = None);
-        stuck.notify_waiters();
+        go_on(site, &stuck);
         site.env.sleep(limits::IDLE_LOOK).await;
         assert_eq!(site.files("one").look(|state| state.syncs), before);
     });
@@ -154,18 +157,12 @@ fn calls_of_a_client_that_has_gone_are_cut_off() {
 #[test]
 fn a_session_that_is_stopped_answers_what_it_has_begun() {
     served(async |site| {
-        let stuck = Arc::new(Notify::new());
-        let mut client = site.connect();
-        let file = client.create(&root_of("one"), "f", 0o644).await;
-        site.files("one").look(|state| state.stuck = Some(stuck.clone()));
-        let args = nfs3::COMMIT3args { file, offset: 0, count: 0 };
-        let commit = client.call(nfs3::PROGRAM, 21, &packed(&args));
+        let (mut client, commit, stuck) = stuck_commit(site).await;
         client.send(&commit).await;
         site.env.sleep(limits::IDLE_LOOK).await;
         client.stop.take();
         site.env.sleep(limits::IDLE_LOOK).await;
-        site.files("one").look(|state| state.stuck = None);
-        stuck.notify_waiters();
+        go_on(site, &stuck);
         client.reply().await.1.unwrap();
         assert!(client.is_over().await);
     });
