@@ -8,6 +8,7 @@
 use crate::look::Stop;
 use crate::state::View;
 use crate::types::{Attr, Call, Errno, Error, Ino, Origin};
+use bytes::Bytes;
 
 /// The caller of a change.
 #[derive(Clone, Copy, Default)]
@@ -21,6 +22,9 @@ pub struct Caller<'a> {
     pub call: Option<Call>,
     /// Who judges the change in its turn.
     pub witness: Option<&'a dyn Witness>,
+    /// Who says what is kept of the inode from then on; heard by [`crate::Files::keep`], and where
+    /// an inode is made or its attributes are set.
+    pub keeper: Option<&'a dyn Keeper>,
 }
 
 impl Caller<'_> {
@@ -36,6 +40,8 @@ pub trait Sight {
     fn attr(&self, ino: Ino) -> Result<Attr, Halt>;
     /// Returns what a name of a directory leads to.
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt>;
+    /// Returns what is kept of an inode.
+    fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Halt>;
     /// Whether a call was carried out before.
     fn was_called(&self, call: &Call) -> bool;
 }
@@ -49,6 +55,15 @@ pub trait Witness: Sync {
     fn settle_mode(&self, mode: u16) -> u16;
     /// Is told of each inode that the change leaves as `attr` says. The last word counts.
     fn changed(&self, attr: &Attr);
+}
+
+/// Decides what a front keeps of an inode, in the turn of a change and in its record: the opens and
+/// locks of its clients. The bytes mean something to the front only. They stay over restarts, and
+/// go with the inode. An inode of which something is kept stays without a name, too.
+pub trait Keeper: Sync {
+    /// Returns what is to be kept of an inode, where `kept` is what is. It is asked again when
+    /// something had to be fetched.
+    fn keep(&self, ino: Ino, kept: Option<&[u8]>) -> Result<Option<Vec<u8>>, Halt>;
 }
 
 /// Why a witness does not let a change pass, or not yet.
@@ -83,6 +98,10 @@ impl Sight for View<'_> {
         self.dir(dir).map_err(Halt)?;
         let (_, named) = self.name(dir, name).map_err(Halt)?;
         named.map(|named| Sight::attr(self, named.ino)).transpose()
+    }
+
+    fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Halt> {
+        View::kept(self, ino).map_err(Halt)
     }
 
     fn was_called(&self, call: &Call) -> bool {

@@ -56,6 +56,7 @@ impl Home {
             broken: None,
             uses: HashMap::new(),
             first_root: first_root(root),
+            own: Mutex::default(),
         };
         Arc::new(Self {
             content: content.clone(),
@@ -182,23 +183,23 @@ impl Home {
             overlay.add(record, None).map_err(|bad| unreadable(&bad))?;
         }
         let own = table::get(&self.content, root, ORPHANS).await?;
-        let (mut totals, mut orphans) = decode_own(own.as_ref()).map_err(|bad| unreadable(&bad))?;
+        let (mut totals, mut own) = decode_own(own.as_ref()).map_err(|bad| unreadable(&bad))?;
         overlay.apply_to(&mut totals);
         let mut rows = Changes::new();
         let mut inodes: Vec<_> = overlay.inodes.into_iter().collect();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
         for (ino, dirty) in inodes {
             if ino == ORPHANS {
-                orphans = self.write_names(batch, &orphans, &dirty).await?;
+                own.orphans = self.write_names(batch, &own.orphans, &dirty).await?;
                 continue;
             }
             let stored = self.stored(root, ino).await?;
             let row = self.write_inode(batch, stored, dirty).await?;
             rows.insert(ino, row.map(|stored| stored.encode()));
         }
-        let own =
-            Row { bytes: totals.encode(orphans.is_some()), children: Vec::from_iter(orphans) };
-        rows.insert(ORPHANS, Some(own));
+        let kept = changes_of(&overlay.kept, |kept| kept.to_vec());
+        own.kept = self.write_table(batch, &own.kept, kept).await?;
+        rows.insert(ORPHANS, Some(own.row(&totals)));
         table::update(&self.content, batch, root, rows).await
     }
 

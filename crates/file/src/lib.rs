@@ -30,7 +30,7 @@ mod tests;
 pub const FORMATS: [(&str, u32); 2] =
     [("file table", format::page::VERSION as u32), ("file record", format::record::VERSION as u32)];
 
-pub use caller::{Caller, Halt, Sight, Witness};
+pub use caller::{Caller, Halt, Keeper, Sight, Witness};
 pub use files::Files;
 pub use home::Home;
 pub use kind::{File, KIND};

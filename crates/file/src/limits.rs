@@ -28,6 +28,9 @@ pub const REQUESTS_MAX: usize = 4096;
 /// longer than it waits for a reply before it asks again.
 pub const CALLS_MAX: usize = 512;
 pub const CALLS_KEPT: Duration = Duration::from_secs(3600);
+/// Most bytes that a front keeps of an inode, and inodes of which it keeps something.
+pub const KEPT_BYTES_MAX: usize = 64 << 10;
+pub const KEPT_MAX: u64 = 100_000;
 /// Names with the same 55 bits of their hash that a directory takes.
 pub const COLLISIONS_MAX: u64 = 256;
 /// Deepest directory into which a rename moves another one: it looks at the way to the root.

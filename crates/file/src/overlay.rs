@@ -10,6 +10,7 @@ use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
 use crate::format::rows::{Named, Totals, Xattr};
 use crate::ranges::Ranges;
 use crate::types::{Call, FILE_BYTES_MAX, Ino, Origin};
+use bytes::Bytes;
 use rekindle_base::Serial;
 use rekindle_staging::{Record, Source};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -21,6 +22,8 @@ type Newest<T> = (Serial, Option<T>);
 #[derive(Default)]
 pub(crate) struct Overlay {
     pub(crate) inodes: HashMap<Ino, Dirty>,
+    /// What a front keeps of inodes.
+    pub(crate) kept: BTreeMap<Ino, Newest<Bytes>>,
     /// What the records say of the whole volume, in serial order.
     whole: VecDeque<(Serial, Whole)>,
 }
@@ -44,6 +47,8 @@ enum Whole {
     },
     Done(Origin),
     Called(Call),
+    /// A front keeps something of so many inodes more.
+    Kept(i64),
     /// An inode with this number exists.
     Numbered(Ino),
 }
@@ -106,6 +111,13 @@ impl Overlay {
             }
             Effect::Done(origin) => self.whole.push_back((serial, Whole::Done(origin))),
             Effect::Called(call) => self.whole.push_back((serial, Whole::Called(call))),
+            Effect::Kept { ino, is_new, kept } => {
+                let more = if kept.is_none() { -1 } else { i64::from(is_new) };
+                self.kept.insert(ino, (serial, kept));
+                if more != 0 {
+                    self.whole.push_back((serial, Whole::Kept(more)));
+                }
+            }
         }
     }
 
@@ -119,6 +131,7 @@ impl Overlay {
         while self.whole.front().is_some_and(|(serial, _)| *serial <= checkpoint) {
             self.whole.pop_front();
         }
+        self.kept.retain(|_, (serial, _)| *serial > checkpoint);
         self.inodes.retain(|_, dirty| {
             dirty.inode.take_if(|(serial, _)| *serial <= checkpoint);
             dirty.names.retain(|_, (serial, _)| *serial > checkpoint);
@@ -145,6 +158,7 @@ impl Whole {
             }
             Whole::Done(origin) => totals.note(origin),
             Whole::Called(call) => totals.note_call(call),
+            Whole::Kept(more) => totals.kept = totals.kept.saturating_add_signed(*more),
             Whole::Numbered(ino) => totals.next_ino = totals.next_ino.max(ino.saturating_add(1)),
         }
     }

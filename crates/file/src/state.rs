@@ -3,11 +3,13 @@
 use crate::format::Bad;
 use crate::format::inode::Inode;
 use crate::format::page::Row;
-use crate::format::rows::{Named, Totals, Xattr};
+use crate::format::rows::{Named, Tables, Totals, Xattr};
 use crate::look::{Look, Stop};
 use crate::overlay::{Dirty, Overlay};
 use crate::table;
 use crate::types::{Errno, FileType, Ino, ROOT};
+use bytes::Bytes;
+use parking_lot::Mutex;
 use rekindle_base::Serial;
 use rekindle_content::Pointer;
 use rekindle_content::tree::Root;
@@ -35,6 +37,8 @@ pub(crate) struct State {
     pub(crate) uses: HashMap<Ino, u64>,
     /// The root directory, as long as no change names it.
     pub(crate) first_root: Inode,
+    /// The tables below the volume's own row, and the root that has them: calls ask often.
+    pub(crate) own: Mutex<Option<(Root, Own)>>,
 }
 
 /// A row of the table of inodes.
@@ -64,11 +68,34 @@ impl Stored {
 }
 
 /// The row of the volume: what it says of itself, and its files without a name.
-pub(crate) fn decode_own(row: Option<&Row>) -> Result<(Totals, Root), Bad> {
-    let Some(row) = row else { return Ok((Totals::default(), None)) };
-    let (totals, has_orphans) = Totals::decode(&row.bytes)?;
-    let orphans = if has_orphans { row.children.first().copied() } else { None };
-    Ok((totals, orphans))
+pub(crate) fn decode_own(row: Option<&Row>) -> Result<(Totals, Own), Bad> {
+    let Some(row) = row else { return Ok((Totals::default(), Own::default())) };
+    let (totals, tables) = Totals::decode(&row.bytes)?;
+    Ok((totals, Own::of(row, tables)))
+}
+
+/// The tables below the row of the volume.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Own {
+    /// The files without a name that are in use.
+    pub(crate) orphans: Root,
+    /// What a front keeps of inodes.
+    pub(crate) kept: Root,
+}
+
+impl Own {
+    fn of(row: &Row, tables: Tables) -> Self {
+        let mut children = row.children.iter().copied();
+        let mut next = |has: bool| if has { children.next() } else { None };
+        Self { orphans: next(tables.orphans), kept: next(tables.kept) }
+    }
+
+    /// Encodes the row.
+    pub(crate) fn row(&self, totals: &Totals) -> Row {
+        let tables = Tables { orphans: self.orphans.is_some(), kept: self.kept.is_some() };
+        let children = self.orphans.into_iter().chain(self.kept).collect();
+        Row { bytes: totals.encode(tables), children }
+    }
 }
 
 /// A look at the state, under its lock.
@@ -119,10 +146,41 @@ impl View<'_> {
     /// Returns the names that a directory has in the root.
     fn stored_names(&self, dir: Ino) -> Result<Root, Stop> {
         if dir == ORPHANS {
-            let row = table::find(self.look, &self.state.root, ORPHANS)?;
-            return Ok(decode_own(row.as_ref())?.1);
+            return Ok(self.own()?.orphans);
         }
         Ok(self.stored(dir)?.and_then(|stored| stored.content))
+    }
+
+    /// Returns the tables below the volume's own row.
+    fn own(&self) -> Result<Own, Stop> {
+        let root = self.state.root;
+        if let Some((of, own)) = *self.state.own.lock()
+            && of == root
+        {
+            return Ok(own);
+        }
+        let row = table::find(self.look, &root, ORPHANS)?;
+        let own = match &row {
+            Some(row) => Own::of(row, Tables::decode(&row.bytes)?),
+            None => Own::default(),
+        };
+        *self.state.own.lock() = Some((root, own));
+        Ok(own)
+    }
+
+    /// Returns what a front keeps of an inode.
+    pub(crate) fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Stop> {
+        if let Some((_, kept)) = self.state.overlay.kept.get(&ino) {
+            return Ok(kept.clone());
+        }
+        let row = table::find(self.look, &self.own()?.kept, ino)?;
+        Ok(row.map(|row| row.bytes.into()))
+    }
+
+    /// Whether an inode is in use, and so stays without a name: by a client of a front that says so
+    /// anew after a restart, or by one of which something is kept.
+    pub(crate) fn is_used(&self, ino: Ino) -> Result<bool, Stop> {
+        Ok(self.state.uses.contains_key(&ino) || self.kept(ino)?.is_some())
     }
 
     /// Returns the rows of a table with those that the overlay has newer, from `from` on, as long

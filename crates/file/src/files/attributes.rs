@@ -44,7 +44,9 @@ impl Files {
             inode.accessed = set.accessed.unwrap_or(inode.accessed);
             inode.modified = set.modified.unwrap_or(inode.modified);
             inode.changed = set.changed.unwrap_or(now);
-            Ok(inode.attr(ino))
+            let attr = inode.attr(ino);
+            draft.keep(&caller, ino)?;
+            Ok(attr)
         };
         self.change(caller, plan).await
     }

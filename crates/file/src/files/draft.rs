@@ -6,7 +6,9 @@ use crate::format::record::Effect;
 use crate::format::rows::{Named, Xattr};
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
+use crate::limits;
 use crate::types::{Errno, INO_BITS, Ino, Time};
+use bytes::Bytes;
 use std::collections::BTreeMap;
 
 pub(super) struct Draft<'a, 'v> {
@@ -14,6 +16,8 @@ pub(super) struct Draft<'a, 'v> {
     pub(super) now: Time,
     inodes: BTreeMap<Ino, Option<Inode>>,
     effects: Vec<Effect>,
+    /// What a front keeps from now on, and whether it had kept nothing.
+    kept: BTreeMap<Ino, (Option<Bytes>, bool)>,
     bytes: i64,
     count: i64,
     next_ino: Ino,
@@ -22,8 +26,8 @@ pub(super) struct Draft<'a, 'v> {
 impl<'a, 'v> Draft<'a, 'v> {
     pub(super) fn new(view: &'a View<'v>, now: Time) -> Self {
         let next_ino = view.totals().next_ino;
-        let (inodes, effects) = (BTreeMap::new(), Vec::new());
-        Self { view, now, inodes, effects, bytes: 0, count: 0, next_ino }
+        let (inodes, effects, kept) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+        Self { view, now, inodes, effects, kept, bytes: 0, count: 0, next_ino }
     }
 
     /// Returns the inode, which the change leaves as the caller does.
@@ -47,12 +51,29 @@ impl<'a, 'v> Draft<'a, 'v> {
         Ok(ino)
     }
 
+    /// Asks the caller's keeper what is kept of an inode from now on. Returns whether anything is.
+    pub(super) fn keep(&mut self, caller: &Caller<'_>, ino: Ino) -> Result<bool, Stop> {
+        let before = self.view.kept(ino)?;
+        let Some(keeper) = caller.keeper else { return Ok(before.is_some()) };
+        let after = keeper.keep(ino, before.as_deref()).map_err(|halt| halt.0)?;
+        if after.as_deref() == before.as_deref() {
+            return Ok(after.is_some());
+        }
+        let (is_kept, is_new) = (after.is_some(), before.is_none());
+        let has_room = !is_new || self.view.totals().kept < limits::KEPT_MAX;
+        if !has_room || after.as_ref().is_some_and(|kept| kept.len() > limits::KEPT_BYTES_MAX) {
+            return Err(Errno::NOSPC.into());
+        }
+        self.kept.insert(ino, (after.map(Bytes::from), is_new));
+        Ok(is_kept)
+    }
+
     /// Removes an inode that has no name any more; one in use keeps its content until its last use
     /// has ended.
     pub(super) fn release(&mut self, ino: Ino) -> Result<(), Stop> {
-        if self.view.state.uses.contains_key(&ino) {
+        if self.view.is_used(ino)? {
             let kind = self.inode(ino)?.kind;
-            self.name(ORPHANS, ino, Named { name: bytes::Bytes::new(), ino, kind });
+            self.name(ORPHANS, ino, Named { name: Bytes::new(), ino, kind });
             return Ok(());
         }
         self.remove(ino)
@@ -60,6 +81,9 @@ impl<'a, 'v> Draft<'a, 'v> {
 
     /// Removes an inode.
     pub(super) fn remove(&mut self, ino: Ino) -> Result<(), Stop> {
+        if self.view.kept(ino)?.is_some() {
+            self.kept.insert(ino, (None, false));
+        }
         self.bytes -= self.inode(ino)?.allocated.cast_signed();
         self.count -= 1;
         self.inodes.insert(ino, None);
@@ -120,11 +144,13 @@ impl<'a, 'v> Draft<'a, 'v> {
             left.for_each(|attr| witness.changed(&attr));
         }
         // Inodes come first: what is gone takes its names with it.
+        let kept = self.kept.into_iter();
         let inodes = self.inodes.into_iter().map(|(ino, inode)| Effect::Inode { ino, inode });
         let mut effects: Vec<Effect> = inodes.chain(self.effects).collect();
         if (self.bytes, self.count) != (0, 0) {
             effects.push(Effect::More { bytes: self.bytes, inodes: self.count });
         }
+        effects.extend(kept.map(|(ino, (kept, is_new))| Effect::Kept { ino, is_new, kept }));
         effects.extend(caller.origin.map(Effect::Done));
         effects.extend(caller.call.map(Effect::Called));
         Ok(effects)

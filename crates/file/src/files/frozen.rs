@@ -10,6 +10,7 @@ use crate::overlay::Overlay;
 use crate::state::{State, View};
 use crate::types::{Attr, Entry, Errno, FileType, INO_BITS, Ino, ROOT};
 use bytes::Bytes;
+use parking_lot::Mutex;
 use rekindle_staging::{SNAPSHOTS_TAKEN_MAX, Snapshot};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -115,6 +116,7 @@ impl Files {
             broken: None,
             uses: HashMap::new(),
             first_root: self.home.state.lock().first_root.clone(),
+            own: Mutex::default(),
         };
         Ok(self.home.frozen.lock().entry(number).or_insert_with(|| Arc::new(state)).clone())
     }

@@ -10,6 +10,7 @@ mod attributes;
 mod bytes;
 mod draft;
 mod frozen;
+mod keeping;
 mod naming;
 mod uses;
 

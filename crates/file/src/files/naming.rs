@@ -113,6 +113,7 @@ impl Files {
             if is_dir {
                 draft.link(dir, 1)?;
             }
+            draft.keep(&caller, ino)?;
             Ok(Attr { ino, ..attr })
         };
         self.change(caller, plan).await

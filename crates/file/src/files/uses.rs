@@ -56,7 +56,7 @@ impl Files {
     /// when the volume comes into service the next time.
     async fn reap(&self, ino: Ino) {
         let plan = |draft: &mut Draft<'_, '_>| {
-            if draft.view.state.uses.contains_key(&ino) || draft.inode(ino)?.links > 0 {
+            if draft.view.is_used(ino)? || draft.inode(ino)?.links > 0 {
                 return Ok(());
             }
             draft.unname(ORPHANS, ino);
@@ -80,25 +80,29 @@ impl Files {
             env.sleep(limits::ORPHAN_GRACE).await;
             let (Some(home), Some(handle)) = (home.upgrade(), handle.upgrade()) else { return };
             let files = Files { handle, home, env };
-            loop {
-                let look_at = |view: &View<'_>| {
-                    let mut found = Vec::new();
-                    view.names_from(ORPHANS, 0, |_, named| {
-                        if !view.state.uses.contains_key(&named.ino) {
-                            found.push(named.ino);
-                        }
-                        found.len() < 1000
-                    })?;
-                    Ok(found)
-                };
-                let Ok(found) = files.look(look_at).await else { return };
-                if found.is_empty() {
-                    return;
-                }
-                for ino in found {
-                    files.reap(ino).await;
+            let mut from = 0;
+            while let Ok(found) = files.orphans(from).await {
+                let Some(&(last, _)) = found.last() else { return };
+                from = last + 1;
+                for (ino, is_used) in found {
+                    if !is_used {
+                        files.reap(ino).await;
+                    }
                 }
             }
         });
+    }
+
+    /// Returns some of the files without a name, from a number on, and whether each is in use.
+    pub(super) async fn orphans(&self, from: Ino) -> Done<Vec<(Ino, bool)>> {
+        let look_at = |view: &View<'_>| {
+            let mut found = Vec::new();
+            view.names_from(ORPHANS, from, |_, named| {
+                found.push(named.ino);
+                found.len() < 1000
+            })?;
+            found.into_iter().map(|ino| Ok((ino, view.is_used(ino)?))).collect()
+        };
+        self.look(look_at).await
     }
 }

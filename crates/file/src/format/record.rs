@@ -15,6 +15,8 @@
 //! | 8 | the volume has so many more | bytes (8), inodes (8), both signed |
 //! | 9 | a request was carried out | client (8), request (8), oldest one (8) |
 //! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
+//! | 11 | a front keeps this of an inode | number (8), inodes more that it keeps of (8), bytes, counted |
+//! | 12 | a front keeps nothing of an inode any more | number (8) |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!
@@ -48,6 +50,8 @@ pub(crate) enum Effect {
     More { bytes: i64, inodes: i64 },
     Done(Origin),
     Called(Call),
+    /// What a front keeps of an inode: its clients' opens and locks.
+    Kept { ino: Ino, is_new: bool, kept: Option<Bytes> },
 }
 
 /// Encodes the effects of a call.
@@ -84,6 +88,11 @@ pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
                 put(9, &[*client, *request, *oldest]);
             }
             Effect::Called(Call { client, at, key }) => put(10, &[*client, *at, *key]),
+            Effect::Kept { ino, is_new, kept: Some(kept) } => {
+                put(11, &[*ino, u64::from(*is_new)]);
+                bytes.put_counted(kept);
+            }
+            Effect::Kept { ino, is_new: _, kept: None } => put(12, &[*ino]),
         }
     }
     bytes
@@ -135,6 +144,11 @@ fn effect(reader: &mut Reader<'_>) -> Result<Effect, Bad> {
             Effect::Done(Origin { client: ino, request, oldest })
         }
         10 => Effect::Called(Call { client: ino, at: reader.u64()?, key: reader.u64()? }),
+        11 => {
+            let is_new = reader.u64()? != 0;
+            Effect::Kept { ino, is_new, kept: Some(counted(reader)?) }
+        }
+        12 => Effect::Kept { ino, is_new: false, kept: None },
         _ => return Err(Bad("the record has an unknown effect: upgrade rekindle")),
     })
 }

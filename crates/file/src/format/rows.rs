@@ -8,6 +8,11 @@
 //! there are clients of NFS, their number (4) follows; for each its id (8), the number of its calls
 //! that were carried out (4), and for each of these seconds since 1970 (8) and its hash (8).
 //!
+//! If a front keeps something of inodes, the version is 2, the second number has bit 1 set, the
+//! number of clients of NFS is there also when it is 0, and the number of such inodes (8) follows.
+//! The row's second child, or its only one, is the table of what is kept, by inode number: a row is
+//! the front's bytes.
+//!
 //! The row of a name has the name's position as its key: inode (8), type (1), the name. The row of
 //! an extended attribute: the length of the name (1), the name, the value.
 //!
@@ -20,7 +25,42 @@ use crate::types::{Call, FileType, Ino, Origin};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Of a row without inodes that a front keeps something of, and of one with such inodes.
 const VERSION: u16 = 1;
+const VERSION_KEPT: u16 = 2;
+/// Bits of the second number: the tables that the row has.
+const HAS_ORPHANS: u16 = 1;
+const HAS_KEPT: u16 = 2;
+
+/// The tables that the row of a volume has, in the order of its children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tables {
+    /// That of the files without a name.
+    pub(crate) orphans: bool,
+    /// That of what a front keeps of inodes.
+    pub(crate) kept: bool,
+}
+
+impl Tables {
+    /// Reads which tables a row has, without the rest.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Bad> {
+        Self::read(&mut Reader(bytes)).map(|(_, tables)| tables)
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<(u16, Self), Bad> {
+        let version = reader.u16()?;
+        if !matches!(version, VERSION | VERSION_KEPT) {
+            return Err(Bad("the volume is of a newer version: upgrade rekindle"));
+        }
+        let has = reader.u16()?;
+        Ok((version, Self { orphans: has & HAS_ORPHANS != 0, kept: has & HAS_KEPT != 0 }))
+    }
+
+    fn bits(self) -> u16 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(self.orphans, HAS_ORPHANS) | bit(self.kept, HAS_KEPT)
+    }
+}
 
 /// What a volume says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +72,8 @@ pub(crate) struct Totals {
     pub(crate) clients: BTreeMap<u64, Requests>,
     /// The calls of NFS that were carried out, by client; the last one is the newest.
     pub(crate) callers: BTreeMap<u64, VecDeque<Called>>,
+    /// Inodes of which a front keeps something.
+    pub(crate) kept: u64,
 }
 
 /// A call of NFS that was carried out: seconds since 1970, and its hash.
@@ -47,15 +89,16 @@ pub(crate) struct Requests {
 impl Default for Totals {
     fn default() -> Self {
         let (clients, callers) = (BTreeMap::new(), BTreeMap::new());
-        Self { next_ino: crate::types::ROOT + 1, bytes: 0, inodes: 1, clients, callers }
+        Self { next_ino: crate::types::ROOT + 1, bytes: 0, inodes: 1, clients, callers, kept: 0 }
     }
 }
 
 impl Totals {
-    pub(crate) fn encode(&self, has_orphans: bool) -> Vec<u8> {
+    pub(crate) fn encode(&self, tables: Tables) -> Vec<u8> {
+        let version = if tables.kept { VERSION_KEPT } else { VERSION };
         let mut bytes = Vec::new();
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&u16::from(has_orphans).to_le_bytes());
+        bytes.extend_from_slice(&version.to_le_bytes());
+        bytes.extend_from_slice(&tables.bits().to_le_bytes());
         [self.next_ino, self.bytes, self.inodes].iter().for_each(|number| bytes.put_u64(*number));
         let count = |length: usize| u32::try_from(length).expect("clients are few").to_le_bytes();
         bytes.extend_from_slice(&count(self.clients.len()));
@@ -65,7 +108,7 @@ impl Totals {
             bytes.extend_from_slice(&count(done.len()));
             done.iter().for_each(|request| bytes.put_u64(*request));
         }
-        if self.callers.is_empty() {
+        if self.callers.is_empty() && version == VERSION {
             return bytes;
         }
         bytes.extend_from_slice(&count(self.callers.len()));
@@ -77,16 +120,16 @@ impl Totals {
                 bytes.put_u64(*key);
             }
         }
+        if version == VERSION_KEPT {
+            bytes.put_u64(self.kept);
+        }
         bytes
     }
 
-    /// Decodes the row, and whether it has a table of files without a name.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, bool), Bad> {
+    /// Decodes the row, and which tables it has.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Tables), Bad> {
         let mut reader = Reader(bytes);
-        if reader.u16()? != VERSION {
-            return Err(Bad("the volume is of a newer version: upgrade rekindle"));
-        }
-        let has_orphans = reader.u16()? != 0;
+        let (version, tables) = Tables::read(&mut reader)?;
         let (next_ino, bytes, inodes) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let mut clients = BTreeMap::new();
         for _ in 0..reader.u32()? {
@@ -101,7 +144,8 @@ impl Totals {
             let calls = (0..reader.u32()?).map(|_| Ok((reader.u64()?, reader.u64()?)));
             callers.insert(client, calls.collect::<Result<_, Bad>>()?);
         }
-        Ok((Self { next_ino, bytes, inodes, clients, callers }, has_orphans))
+        let kept = if version == VERSION_KEPT { reader.u64()? } else { 0 };
+        Ok((Self { next_ino, bytes, inodes, clients, callers, kept }, tables))
     }
 
     /// Notes that a request was carried out.
@@ -217,10 +261,20 @@ mod tests {
         assert!(
             !totals.has(&origin(1, 0)) && totals.has(&origin(2, 0)) && totals.has(&origin(5, 0))
         );
-        assert_eq!(Totals::decode(&totals.encode(true)).unwrap(), (totals.clone(), true));
-        check_golden("totals.bin", &totals.encode(true));
-        let short = totals.encode(false);
+        let orphans = Tables { orphans: true, kept: false };
+        assert_eq!(Totals::decode(&totals.encode(orphans)).unwrap(), (totals.clone(), orphans));
+        check_golden("totals.bin", &totals.encode(orphans));
+        let short = totals.encode(Tables::default());
         assert!((0..short.len()).all(|end| Totals::decode(&short[..end]).is_err()));
+        totals.kept = 7;
+        for orphans in [true, false] {
+            let both = Tables { orphans, kept: true };
+            let bytes = totals.encode(both);
+            assert_eq!(Totals::decode(&bytes).unwrap(), (totals.clone(), both));
+            assert_eq!(Tables::decode(&bytes), Ok(both));
+            assert!((0..bytes.len()).all(|end| Totals::decode(&bytes[..end]).is_err()));
+        }
+        check_golden("totals-kept.bin", &totals.encode(Tables { orphans: false, kept: true }));
         let named = Named { name: "a".into(), ino: 7, kind: FileType::Fifo };
         assert_eq!(Named::decode(&named.encode()).unwrap(), named);
         let xattr = Xattr { name: "user.a".into(), value: "b".into() };
@@ -238,9 +292,10 @@ mod tests {
         assert!(totals.has_call(&call(1, 0, 4999)) && !totals.has_call(&call(2, 0, 4999)));
         assert!(!totals.has_call(&call(1, 0, 4999 - limits::CALLS_MAX as u64)));
         assert_eq!(totals.callers[&1].len(), limits::CALLS_MAX, "twice is once");
-        let read = Totals::decode(&totals.encode(true)).expect("it was written");
-        assert_eq!(read, (totals.clone(), true));
-        let bytes = totals.encode(false);
+        let orphans = Tables { orphans: true, kept: false };
+        let read = Totals::decode(&totals.encode(orphans)).expect("it was written");
+        assert_eq!(read, (totals.clone(), orphans));
+        let bytes = totals.encode(Tables::default());
         assert!((45..bytes.len()).all(|end| Totals::decode(&bytes[..end]).is_err()));
         let later = 1004 + limits::CALLS_KEPT.as_secs();
         totals.note_call(&call(1, later, 1));
@@ -264,6 +319,7 @@ mod tests {
         for request in 0..10_000 {
             totals.note(&Origin { client: 999, request, oldest: 0 });
         }
-        assert!(totals.encode(false).len() < 9 * (limits::REQUESTS_MAX + 3 * limits::CLIENTS_MAX));
+        let bytes = totals.encode(Tables::default());
+        assert!(bytes.len() < 9 * (limits::REQUESTS_MAX + 3 * limits::CLIENTS_MAX));
     }
 }

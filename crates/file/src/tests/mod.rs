@@ -208,7 +208,8 @@ fn with_files(test: impl AsyncFn(&Bed, &Files)) {
     });
 }
 
-const CALLER: Caller<'static> = Caller { uid: 0, gid: 0, origin: None, call: None, witness: None };
+const CALLER: Caller<'static> =
+    Caller { uid: 0, gid: 0, origin: None, call: None, witness: None, keeper: None };
 
 async fn make(files: &Files, dir: Ino, name: &str, kind: FileType) -> Ino {
     let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None };

@@ -45,6 +45,15 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
     check_golden("effects.bin", &bytes);
     let whole = (0..bytes.len()).filter(|end| decode(&bytes[..*end]).is_ok()).count();
     assert_eq!(whole, effects.len(), "only whole effects");
+    let kept = Some(Bytes::from_static(b"opens and locks"));
+    let effects = [
+        Effect::Kept { ino: 5, is_new: true, kept },
+        Effect::Kept { ino: 6, is_new: false, kept: None },
+        Effect::Called(Call { client: 1, at: 2, key: 3 }),
+    ];
+    let bytes = encode(&effects);
+    assert_eq!(decode(&bytes).unwrap(), effects);
+    check_golden("kept.bin", &bytes);
     let head = WriteHead { ino: 5, offset: 1 << 50, more: -4096, inode: inode(9, "") };
     check_golden("write.bin", &head.encode(0));
     assert_eq!(WriteHead::decode(&head.encode(0)), Ok(head));
@@ -52,7 +61,7 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..12) {
+    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..14) {
         let _ = decode(&bytes);
         if bytes.len() > 2 {
             bytes[..2].copy_from_slice(&[VERSION, tag]);

@@ -1,0 +1,36 @@
+//! Bounds of version 4.1.
+
+use std::time::Duration;
+
+/// Time without a word after which another client may have what a client holds.
+pub const LEASE: Duration = Duration::from_secs(90);
+/// Clients that are remembered; sessions of one of them, and of all.
+pub const CLIENTS_MAX: usize = 1024;
+pub const CLIENT_SESSIONS_MAX: usize = 16;
+pub const SESSIONS_MAX: usize = 2048;
+/// Destroyed sessions that are known not to come back.
+pub const DESTROYED_MAX: usize = 4096;
+/// Slots of a session: requests that a client has under way in it. The log remembers more changes
+/// of a client than its slots have.
+pub const SLOTS_MAX: u32 = 64;
+/// Most operations of a COMPOUND.
+pub const OPS_MAX: u32 = 64;
+/// Longest reply that is kept for a request that comes again, bytes, and all of them.
+pub const CACHED_BYTES_MAX: usize = 8 << 10;
+pub const ALL_CACHED_BYTES_MAX: usize = 64 << 20;
+/// Longest call and reply, besides the data of a READ or WRITE, bytes.
+pub const AROUND_BYTES: u32 = 4 << 10;
+/// Longest tag of a COMPOUND, and longest name of a client, an owner or a domain, bytes.
+pub const TAG_BYTES_MAX: u32 = 1024;
+pub const OWNER_BYTES_MAX: u32 = 1024;
+/// Opens and owners of locks of one file, and ranges that they have locked.
+pub const HELD_MAX: usize = 512;
+pub const SPANS_MAX: usize = 1024;
+/// Files of which one client holds something, since the daemon's start.
+pub const CLIENT_HELD_MAX: u64 = 20_000;
+/// Stateids of one TEST_STATEID.
+pub const STATEIDS_MAX: u32 = 256;
+/// Interval at which files without a name are looked for that only clients hold that have gone.
+pub const TEND_INTERVAL: Duration = Duration::from_secs(60);
+
+const _: () = assert!(SLOTS_MAX as usize * 2 <= rekindle_file::limits::CALLS_MAX);
