@@ -26,6 +26,7 @@ mod mounts;
 mod moving;
 mod nemesis;
 mod nfs;
+mod nfs4;
 mod parity;
 mod partitions;
 mod power_loss;

@@ -147,6 +147,9 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn sync(&self) -> impl Future<Output = Done<()>> + Send;
     fn open(&self, ino: Ino) -> impl Future<Output = Done<()>> + Send;
     fn close(&self, ino: Ino) -> impl Future<Output = ()> + Send;
+    fn keep(&self, caller: Caller<'_>, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
+    fn kept(&self, ino: Ino) -> impl Future<Output = Done<Option<Bytes>>> + Send;
+    fn kept_without_name(&self, from: Ino) -> impl Future<Output = Done<Vec<Ino>>> + Send;
 }
 
 impl Target for Files {
@@ -245,5 +248,14 @@ impl Target for Files {
     }
     async fn close(&self, ino: Ino) {
         self.close(ino).await;
+    }
+    async fn keep(&self, caller: Caller<'_>, ino: Ino) -> Done<Attr> {
+        self.keep(caller, ino).await
+    }
+    async fn kept(&self, ino: Ino) -> Done<Option<Bytes>> {
+        self.kept(ino).await
+    }
+    async fn kept_without_name(&self, from: Ino) -> Done<Vec<Ino>> {
+        self.kept_without_name(from).await
     }
 }

@@ -9,6 +9,7 @@ use super::rpc::{self, Outcome, Unheard};
 use super::server::Server;
 use super::settings::Peer;
 use super::target::Exports;
+use super::v4::{self, answer::Asked};
 use super::xdr::Args;
 use super::{handle, mount};
 use nfs3_types::mount::MOUNT_PROGRAM;
@@ -44,13 +45,13 @@ impl<E: Exports> Desk<E> {
             Err(Unheard::Garbage) => return Vec::new(),
             Err(Unheard::Refused(reply)) => return reply,
         };
-        let serves = match call.program {
-            nfs3::PROGRAM => nfs3::VERSION,
-            mount3::PROGRAM => mount3::VERSION,
+        let (first, last) = match call.program {
+            nfs3::PROGRAM => (nfs3::VERSION, v4::VERSION),
+            mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
             _ => return rpc::head(call.xid, Outcome::NoProgram),
         };
-        if call.version != serves {
-            return rpc::head(call.xid, Outcome::NoVersion(serves, serves));
+        if !(first..=last).contains(&call.version) {
+            return rpc::head(call.xid, Outcome::NoVersion(first, last));
         }
         // Procedure 0 does nothing, and asks for nothing.
         if call.procedure != 0
@@ -63,6 +64,11 @@ impl<E: Exports> Desk<E> {
             mount3::PROGRAM => match MOUNT_PROGRAM::try_from(call.procedure) {
                 Ok(procedure) => self.mount(&call, procedure).await,
                 Err(_) => return rpc::head(call.xid, Outcome::NoProcedure),
+            },
+            _ if call.version == v4::VERSION => match call.procedure {
+                0 => Ok(Vec::new()),
+                v4::COMPOUND => self.compound(&call).await,
+                _ => return rpc::head(call.xid, Outcome::NoProcedure),
             },
             _ => match NFS_PROGRAM::try_from(call.procedure) {
                 Ok(procedure) => self.nfs(&call, procedure, record).await,
@@ -90,6 +96,12 @@ impl<E: Exports> Desk<E> {
         procedure: MOUNT_PROGRAM,
     ) -> Result<Vec<u8>, Failed> {
         mount::answer(&self.server, &self.caller(call), procedure, Args(call.args)).await
+    }
+
+    async fn compound(&self, call: &rpc::Call<'_>) -> Result<Vec<u8>, Failed> {
+        let caller = self.caller(call);
+        let asked = Asked { server: &self.server, caller: &caller, meters: &self.meters };
+        v4::compound::answer(&asked, Args(call.args)).await
     }
 
     async fn nfs(

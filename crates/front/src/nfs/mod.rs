@@ -28,6 +28,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 mod witness;
+pub mod v4;
 pub mod xdr;
 
 pub use desk::Desk;

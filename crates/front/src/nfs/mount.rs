@@ -75,8 +75,8 @@ async fn mount<E: Exports>(
             mountstat3::MNT3ERR_SERVERFAULT
         }
     })?;
-    let export = server.keep(attached);
-    let (files, mut ino) = (&export.files, ROOT);
+    let used = server.keep(attached);
+    let (files, mut ino) = (&used.export.files, ROOT);
     for (depth, name) in names.enumerate() {
         let dir = files.attr(ino).await.map_err(status)?;
         caller.look_up(&dir).map_err(|_| mountstat3::MNT3ERR_ACCES)?;
@@ -86,7 +86,7 @@ async fn mount<E: Exports>(
         }
         ino = attr.ino;
     }
-    Ok(Place { export, ino, seal })
+    Ok(used.at(ino, seal))
 }
 
 fn status(error: Error) -> mountstat3 {

@@ -104,7 +104,8 @@ pub fn device_number(spec: &specdata3) -> Option<u32> {
     fits.then_some((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12))
 }
 
-fn device(number: u32) -> specdata3 {
+/// The number of a device, in two.
+pub fn device(number: u32) -> specdata3 {
     specdata3 {
         specdata1: (number >> 8) & 0xfff,
         specdata2: (number & 0xff) | ((number >> 12) & 0xf_ff00),

@@ -5,6 +5,7 @@ use super::server::Server;
 use super::session::{self, End, Line};
 use super::settings::{Peer, Settings};
 use super::target::Exports;
+use super::v4;
 use crate::conn::{Connections, SessionThread, Stop};
 use rekindle_env::{Acceptor, Address, BoxFuture, Env, Stream};
 use std::sync::Arc;
@@ -26,6 +27,14 @@ pub fn serve<E: Exports>(
     tended.spawn("nfs-idle", async move {
         if let Some(server) = weak.upgrade() {
             server.tend().await;
+        }
+    });
+    let (tended, weak) = (env.clone(), Arc::downgrade(&server));
+    tended.clone().spawn("nfs-forsaken", async move {
+        loop {
+            tended.sleep(v4::limits::TEND_INTERVAL).await;
+            let Some(server) = weak.upgrade() else { return };
+            v4::tend::drop_forsaken(&server).await;
         }
     });
     for acceptor in acceptors {

@@ -5,6 +5,7 @@ use super::limits;
 use super::replies::{Failed, volume_number};
 use super::settings::Settings;
 use super::target::{Export, Exports};
+use super::v4::clients::Clients;
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use parking_lot::Mutex;
 use rekindle_base::{Kind, VolumeId};
@@ -19,20 +20,51 @@ pub struct Server<E: Exports> {
     pub env: Env,
     pub exports: Arc<E>,
     pub settings: Settings,
+    /// The clients of version 4.
+    pub clients: Mutex<Clients>,
     seal: OnceCell<Seal>,
+    host: OnceCell<[u8; 16]>,
     in_use: Mutex<HashMap<VolumeId, InUse<E::Files>>>,
 }
 
 struct InUse<T> {
-    export: Arc<Export<T>>,
+    used: Used<T>,
     last: Moment,
+}
+
+/// A volume in service.
+pub struct Used<T> {
+    pub export: Arc<Export<T>>,
+    /// From when on its clients are heard here.
+    pub since: Moment,
+}
+
+impl<T> Clone for Used<T> {
+    fn clone(&self) -> Self {
+        Self { export: self.export.clone(), since: self.since }
+    }
+}
+
+impl<T> Used<T> {
+    /// Returns an inode of it.
+    pub fn at(self, ino: Ino, seal: Seal) -> Place<T> {
+        Place { export: self.export, since: self.since, ino, seal }
+    }
 }
 
 /// An inode of a volume in service.
 pub struct Place<T> {
     pub export: Arc<Export<T>>,
+    pub since: Moment,
     pub ino: Ino,
     pub seal: Seal,
+}
+
+impl<T> Clone for Place<T> {
+    fn clone(&self) -> Self {
+        let Self { export, since, ino, seal } = self;
+        Self { export: export.clone(), since: *since, ino: *ino, seal: seal.clone() }
+    }
 }
 
 impl<T> Place<T> {
@@ -48,13 +80,20 @@ impl<T> Place<T> {
 
 impl<E: Exports> Server<E> {
     pub fn new(env: Env, exports: Arc<E>, settings: Settings) -> Self {
-        let (seal, in_use) = (OnceCell::new(), Mutex::default());
-        Self { env, exports, settings, seal, in_use }
+        let clients = Mutex::new(Clients::new(env.now()));
+        let (seal, host, in_use) = (OnceCell::new(), OnceCell::new(), Mutex::default());
+        Self { env, exports, settings, clients, seal, host, in_use }
     }
 
     pub async fn seal(&self) -> Result<Seal, Failed> {
         let seal = self.seal.get_or_try_init(|| self.exports.seal()).await;
         Ok(seal.map_err(|error| unserved(&error))?.clone())
+    }
+
+    /// Returns the number that tells hosts apart; it stays over restarts.
+    pub async fn host(&self) -> Result<[u8; 16], Failed> {
+        let host = self.host.get_or_try_init(|| self.exports.host()).await;
+        Ok(*host.map_err(|error| unserved(&error))?)
     }
 
     /// Returns what a handle leads to; the volume comes into service.
@@ -63,28 +102,37 @@ impl<E: Exports> Server<E> {
         // One that this store has not given costs no look into it.
         let Handle { volume, ino } =
             Handle::decode(handle, &seal).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
-        if let Some(export) = self.used(volume) {
-            return Ok(Place { export, ino, seal });
+        if let Some(used) = self.used(volume) {
+            return Ok(used.at(ino, seal));
         }
         let found = self.exports.find(volume).await;
-        let export = self.keep(found.map_err(|error| unserved(&error))?);
-        Ok(Place { export, ino, seal })
+        Ok(self.keep(found.map_err(|error| unserved(&error))?).at(ino, seal))
     }
 
-    fn used(&self, volume: VolumeId) -> Option<Arc<Export<E::Files>>> {
+    fn used(&self, volume: VolumeId) -> Option<Used<E::Files>> {
         let now = self.env.now();
         let mut in_use = self.in_use.lock();
         let found = in_use.get_mut(&volume)?;
         found.last = now;
-        Some(found.export.clone())
+        Some(found.used.clone())
+    }
+
+    /// Returns all volumes that are in use.
+    pub fn all_in_use(&self) -> Vec<Used<E::Files>> {
+        self.in_use.lock().values().map(|in_use| in_use.used.clone()).collect()
     }
 
     /// Keeps a volume in service for as long as it has calls.
-    pub fn keep(&self, export: Export<E::Files>) -> Arc<Export<E::Files>> {
-        let export = Arc::new(export);
-        let used = InUse { export: export.clone(), last: self.env.now() };
-        self.in_use.lock().insert(export.id, used);
-        export
+    pub fn keep(&self, export: Export<E::Files>) -> Used<E::Files> {
+        let (id, now) = (export.id, self.env.now());
+        let mut in_use = self.in_use.lock();
+        let since = in_use.get(&id).map_or(now, |there| there.used.since);
+        let used = Used { export: Arc::new(export), since };
+        let before = in_use.insert(id, InUse { used: used.clone(), last: now });
+        drop(in_use);
+        // Not under the lock: a volume ends with its last user.
+        drop(before);
+        used
     }
 
     /// Forgets a volume that is not served here any more.

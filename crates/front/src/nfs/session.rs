@@ -12,6 +12,7 @@ use super::rpc::{self, LAST_FRAGMENT, Unheard};
 use super::server::Server;
 use super::settings::Peer;
 use super::target::Exports;
+use super::v4;
 use super::xdr::Args;
 use crate::conn::{Budget, Lease, Pipe, Stop};
 use nfs3_types::nfs3::{self, NFS_PROGRAM};
@@ -193,6 +194,9 @@ fn reply_bytes(call: &rpc::Call<'_>) -> usize {
         return 0;
     }
     let mut args = Args(call.args);
+    if call.version == v4::VERSION {
+        return v4::compound::data_bytes(args);
+    }
     let asked = match NFS_PROGRAM::try_from(call.procedure) {
         Ok(NFS_PROGRAM::NFSPROC3_READ) => {
             let count = handle::read(&mut args).and_then(|_| Ok((args.u64()?, args.u32()?)));

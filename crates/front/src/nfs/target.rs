@@ -24,6 +24,8 @@ pub trait Exports: Send + Sync + 'static {
 
     /// Returns the seal of the store's handles.
     fn seal(&self) -> BoxFuture<'_, Result<Seal, Error>>;
+    /// Returns the number that tells hosts apart; it stays over restarts.
+    fn host(&self) -> BoxFuture<'_, Result<[u8; 16], Error>>;
     /// Returns the names of all file volumes.
     fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, Error>>;
     /// Brings a volume into service.

@@ -36,6 +36,8 @@ pub struct State {
     pub done: BTreeSet<(u64, u64)>,
     /// Calls that were carried out.
     called: BTreeSet<(u64, u64)>,
+    /// What is kept of inodes.
+    pub kept: BTreeMap<Ino, Vec<u8>>,
     /// How often each inode is open.
     pub opens: BTreeMap<Ino, u64>,
     /// The error of all calls, once there is one.
@@ -145,9 +147,21 @@ impl State {
 
     fn forget(&mut self, ino: Ino) {
         let is_gone = self.nodes.get(&ino).is_some_and(|node| node.attr.links == 0);
-        if is_gone && !self.opens.contains_key(&ino) {
+        let is_used = self.opens.contains_key(&ino) || self.kept.contains_key(&ino);
+        if is_gone && !is_used {
             self.nodes.remove(&ino);
         }
+    }
+
+    /// Asks the caller's keeper what is kept of an inode.
+    fn keep(&mut self, caller: &Caller<'_>, ino: Ino) -> Done<()> {
+        let Some(keeper) = caller.keeper else { return Ok(()) };
+        let before = self.kept.get(&ino).map(Vec::as_slice);
+        match keeper.keep(ino, before).map_err(Halt::into_error)? {
+            Some(after) => drop(self.kept.insert(ino, after)),
+            None => drop(self.kept.remove(&ino)),
+        }
+        Ok(())
     }
 
     fn remove(&mut self, dir: Ino, name: &[u8], is_dir: bool) -> Done<()> {
@@ -176,6 +190,9 @@ impl Sight for State {
         }
         node.names.get(name).map(|(_, ino)| Sight::attr(self, *ino)).transpose()
     }
+    fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Halt> {
+        Ok(self.kept.get(&ino).map(|kept| Bytes::copy_from_slice(kept)))
+    }
     fn was_called(&self, call: &Call) -> bool {
         self.called.contains(&(call.client, call.key))
     }
@@ -199,6 +216,7 @@ impl Memory {
             syncs: 0,
             done: BTreeSet::new(),
             called: BTreeSet::new(),
+            kept: BTreeMap::new(),
             opens: BTreeMap::new(),
             broken: None,
             stuck: None,
@@ -231,6 +249,8 @@ impl Target for Memory {
         if set.size.is_some() && node.attr.kind == FileType::Directory {
             return Err(Errno::ISDIR.into());
         }
+        state.keep(&caller, ino)?;
+        let node = state.node(ino)?;
         if let Some(size) = set.size {
             node.resize(size as usize);
         }
@@ -268,6 +288,7 @@ impl Target for Memory {
             (made.attr.accessed, made.attr.modified) = (accessed, modified);
         }
         let attr = made.attr;
+        state.keep(&caller, ino)?;
         state.nodes.insert(ino, made);
         state.enter(dir, name, ino)?;
         state.tell(&caller, dir);
@@ -458,5 +479,24 @@ impl Target for Memory {
             state.opens.remove(&ino);
         }
         state.forget(ino);
+    }
+    async fn keep(&self, caller: Caller<'_>, ino: Ino) -> Done<Attr> {
+        let mut state = self.state.lock();
+        state.judge(&caller)?;
+        let attr = state.node(ino)?.attr;
+        state.keep(&caller, ino)?;
+        state.forget(ino);
+        state.note(caller);
+        Ok(attr)
+    }
+    async fn kept(&self, ino: Ino) -> Done<Option<Bytes>> {
+        let mut state = self.state.lock();
+        state.node(ino)?;
+        Ok(state.kept.get(&ino).map(|kept| Bytes::copy_from_slice(kept)))
+    }
+    async fn kept_without_name(&self, from: Ino) -> Done<Vec<Ino>> {
+        let state = self.state.lock();
+        let nameless = |ino: &&Ino| state.nodes.get(ino).is_some_and(|node| node.attr.links == 0);
+        Ok(state.kept.range(from..).map(|(ino, _)| ino).filter(nameless).copied().collect())
     }
 }

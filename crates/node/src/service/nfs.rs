@@ -46,6 +46,10 @@ impl Exports for Service {
         Box::pin(async { Ok(Seal::of(&self.node().await.map_err(of_volume)?.content)) })
     }
 
+    fn host(&self) -> BoxFuture<'_, Result<[u8; 16], Error>> {
+        Box::pin(async { Ok(self.node().await.map_err(of_volume)?.id.0) })
+    }
+
     fn names(&self) -> BoxFuture<'_, Result<Arc<[String]>, Error>> {
         Box::pin(async { self.node().await.map_err(of_volume)?.volumes.names(KIND).await })
     }

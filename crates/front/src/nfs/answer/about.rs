@@ -3,7 +3,7 @@
 use super::{Answered, Question, directory, some, unknown};
 use crate::nfs::handle;
 use crate::nfs::limits;
-use crate::nfs::permission::{EXECUTE, READ, WRITE};
+use crate::nfs::permission::{Credentials, EXECUTE, READ, WRITE};
 use crate::nfs::replies::{self, Failed, time, time_asked};
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
@@ -99,7 +99,7 @@ impl<E: Exports> Question<'_, E> {
         let (set, is_now) = wanted
             .as_ref()
             .map_or((SetAttr::default(), true), |wanted| (wanted.set, wanted.is_now));
-        let rule = |caller: &crate::nfs::permission::Credentials, sight: &dyn Sight| {
+        let rule = |caller: &Credentials, sight: &dyn Sight| {
             let attr = sight.attr(place.ino)?;
             if guard.is_some_and(|guard| guard != time(attr.changed)) {
                 // NFS has a status for this; see `replies::status`.
@@ -132,7 +132,7 @@ impl<E: Exports> Question<'_, E> {
         let done = async {
             let place = self.place(handle).await?;
             let attr = place.export.files.attr(place.ino).await?;
-            let mut access = asked & self.granted(&attr);
+            let mut access = asked & granted(self.caller, &attr);
             if self.may_change(&place).is_err() {
                 access &= !(nfs3::ACCESS3_MODIFY | nfs3::ACCESS3_EXTEND | nfs3::ACCESS3_DELETE);
             }
@@ -140,22 +140,6 @@ impl<E: Exports> Question<'_, E> {
             Ok(ACCESS3resok { obj_attributes, access })
         };
         self.reply(done.await, ACCESS3resfail::default())
-    }
-
-    /// Returns all that the caller may do.
-    fn granted(&self, attr: &Attr) -> u32 {
-        let is_dir = directory(attr).is_ok();
-        let has = |wanted, bits| if self.caller.has(attr, wanted) { bits } else { 0 };
-        let changes = nfs3::ACCESS3_MODIFY | nfs3::ACCESS3_EXTEND;
-        has(READ, nfs3::ACCESS3_READ)
-            | match is_dir {
-                true => {
-                    has(WRITE, changes)
-                        | has(WRITE | EXECUTE, nfs3::ACCESS3_DELETE)
-                        | has(EXECUTE, nfs3::ACCESS3_LOOKUP)
-                }
-                false => has(WRITE, changes) | has(EXECUTE, nfs3::ACCESS3_EXECUTE),
-            }
     }
 
     /// Looks at a volume, for an answer about all of it.
@@ -232,6 +216,22 @@ impl<E: Exports> Question<'_, E> {
         });
         self.reply(done, PATHCONF3resfail::default())
     }
+}
+
+/// Returns all that a caller may do, in the bits of ACCESS.
+pub fn granted(caller: &Credentials, attr: &Attr) -> u32 {
+    let is_dir = directory(attr).is_ok();
+    let has = |wanted, bits| if caller.has(attr, wanted) { bits } else { 0 };
+    let changes = nfs3::ACCESS3_MODIFY | nfs3::ACCESS3_EXTEND;
+    has(READ, nfs3::ACCESS3_READ)
+        | match is_dir {
+            true => {
+                has(WRITE, changes)
+                    | has(WRITE | EXECUTE, nfs3::ACCESS3_DELETE)
+                    | has(EXECUTE, nfs3::ACCESS3_LOOKUP)
+            }
+            false => has(WRITE, changes) | has(EXECUTE, nfs3::ACCESS3_EXECUTE),
+        }
 }
 
 /// A type that has bytes.

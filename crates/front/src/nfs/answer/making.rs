@@ -41,7 +41,7 @@ enum How {
 }
 
 /// The times of a file that was made exclusively.
-fn stamps(verifier: [u8; 8]) -> [Time; 2] {
+pub fn stamps(verifier: [u8; 8]) -> [Time; 2] {
     let [a, b, c, d, e, f, g, h] = verifier;
     let at = |bytes| Time { seconds: u32::from_be_bytes(bytes).into(), nanoseconds: 0 };
     [at([a, b, c, d]), at([e, f, g, h])]

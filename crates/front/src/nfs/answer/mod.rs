@@ -3,11 +3,11 @@
 //! A change of names or attributes is durable before its reply, as the protocol says; a WRITE may
 //! ask for less. It is judged in its turn by a [`Judge`], and carried out once.
 
-mod about;
+pub mod about;
 mod bytes;
 mod listing;
-mod making;
-mod naming;
+pub mod making;
+pub mod naming;
 
 use super::meters::Meters;
 use super::permission::Credentials;
@@ -125,6 +125,7 @@ impl<E: Exports> Question<'_, E> {
             origin: None,
             call,
             witness: Some(judge),
+            keeper: None,
         }
     }
 

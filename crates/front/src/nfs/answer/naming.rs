@@ -23,7 +23,7 @@ pub fn dir_and_name<'a>(args: &mut Args<'a>) -> Result<(&'a [u8], &'a [u8]), Gar
 }
 
 /// Returns a directory and what a name of it leads to, for a caller who may look there.
-fn find(
+pub fn find(
     caller: &Credentials,
     sight: &dyn Sight,
     dir: u64,

@@ -4,6 +4,7 @@
 //! of the store can compute. So a session goes on after a restart, or at another host of the store,
 //! and no file has a list of them. What is here is only what this process has heard.
 
+use super::held::Holder;
 use super::limits;
 use super::slots::Slot;
 use super::status::Status;
@@ -12,8 +13,6 @@ use rekindle_env::Moment;
 use rekindle_file::Seal;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-
-use super::held::Holder;
 
 /// The id of a session: the client's id (8), a random number (4), a check of both (4).
 pub type SessionId = [u8; 16];
@@ -145,7 +144,10 @@ impl Clients {
             if is_update && !client.is_confirmed {
                 return Err(Status::NOENT);
             }
-            (client.machine, client.heard, client.is_over) = (machine, now, false);
+            if client.is_over {
+                *client = Client::new(machine, false, now);
+            }
+            (client.machine, client.heard) = (machine, now);
             let sequence = client.created.as_ref().map_or(1, |(last, _)| last.wrapping_add(1));
             return Ok(Exchanged { client: id, sequence, is_confirmed: client.is_confirmed });
         }

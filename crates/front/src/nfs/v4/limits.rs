@@ -7,7 +7,7 @@ pub const LEASE: Duration = Duration::from_secs(90);
 /// Clients that are remembered; sessions of one of them, and of all.
 pub const CLIENTS_MAX: usize = 1024;
 pub const CLIENT_SESSIONS_MAX: usize = 16;
-pub const SESSIONS_MAX: usize = 2048;
+pub const SESSIONS_MAX: usize = 1024;
 /// Destroyed sessions that are known not to come back.
 pub const DESTROYED_MAX: usize = 4096;
 /// Slots of a session: requests that a client has under way in it. The log remembers more changes
@@ -15,9 +15,11 @@ pub const DESTROYED_MAX: usize = 4096;
 pub const SLOTS_MAX: u32 = 64;
 /// Most operations of a COMPOUND.
 pub const OPS_MAX: u32 = 64;
-/// Longest reply that is kept for a request that comes again, bytes, and all of them.
-pub const CACHED_BYTES_MAX: usize = 8 << 10;
-pub const ALL_CACHED_BYTES_MAX: usize = 64 << 20;
+/// Longest reply that is kept for a request that comes again, bytes.
+pub const CACHED_BYTES_MAX: usize = 2 << 10;
+/// Most bytes of data in the reply to a COMPOUND that is said beforehand, and without that.
+pub const ROOM_BYTES_MAX: usize = 2 << 20;
+pub const ROOM_BYTES: usize = 64 << 10;
 /// Longest call and reply, besides the data of a READ or WRITE, bytes.
 pub const AROUND_BYTES: u32 = 4 << 10;
 /// Longest tag of a COMPOUND, and longest name of a client, an owner or a domain, bytes.

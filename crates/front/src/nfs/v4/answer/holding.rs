@@ -1,0 +1,207 @@
+//! What clients hold of a file, in the turn of a change: opens and locks are kept with the file, in
+//! the record of the change that makes them.
+
+use super::Work;
+use crate::nfs::permission::Credentials;
+use crate::nfs::server::Place;
+use crate::nfs::target::Exports;
+use crate::nfs::v4::codec::{Special, Stateid};
+use crate::nfs::v4::held::{Held, Holder, READ, Refused};
+use crate::nfs::v4::status::{Fault, Status};
+use crate::nfs::witness::as_asked;
+use crate::target::Target;
+use parking_lot::Mutex;
+use rekindle_base::VolumeId;
+use rekindle_file::{Caller, Errno, Halt, Ino, Keeper, Sight};
+
+/// Inodes beyond are of snapshots, which never change: nothing is kept of them.
+const PRESENT_BITS: u32 = 42;
+/// Bits of a stateid's parts.
+const PART: u64 = (1 << 48) - 1;
+
+/// Number and sequence of the state that an act leaves.
+pub type Left = (u64, u32);
+
+/// What is done to what is held of a file.
+pub type Act<'a> = dyn Fn(&mut Held) -> Result<Left, Refused> + Sync + 'a;
+
+/// Carries an act out in the turn of a change, and remembers its outcome.
+pub struct Keeping<'a> {
+    volume: VolumeId,
+    act: &'a Act<'a>,
+    outcome: Mutex<Option<Result<Left, Refused>>>,
+}
+
+impl<'a> Keeping<'a> {
+    pub fn new(volume: VolumeId, act: &'a Act<'a>) -> Self {
+        Self { volume, act, outcome: Mutex::default() }
+    }
+
+    /// Returns what the act left, or why the change was refused: by it, or for another reason.
+    pub fn outcome<T>(&self, done: Result<T, Fault>) -> Result<(T, Left), Fault> {
+        let outcome = self.outcome.lock().clone();
+        match (done, outcome) {
+            (_, Some(Err(refused))) => Err(fault(refused)),
+            (Ok(done), Some(Ok(left))) => Ok((done, left)),
+            (Err(fault), _) => Err(fault),
+            // The file system has not asked.
+            (Ok(_), None) => Err(Status::IO.into()),
+        }
+    }
+}
+
+/// Writes why a lock is not given.
+pub fn fault(refused: Refused) -> Fault {
+    match refused {
+        Refused::Status(status) => status.into(),
+        Refused::Denied(conflict) => {
+            Fault::With(Status::DENIED, super::locks::denied(&conflict))
+        }
+    }
+}
+
+/// Reads what is held of a file.
+pub fn read(kept: Option<&[u8]>, volume: VolumeId) -> Result<Held, Status> {
+    Held::decode(kept, volume).map_err(|bad| {
+        tracing::error!(%volume, %bad, "no client may open or lock the file");
+        Status::IO
+    })
+}
+
+impl Keeper for Keeping<'_> {
+    fn keep(&self, _ino: Ino, kept: Option<&[u8]>) -> Result<Option<Vec<u8>>, Halt> {
+        let mut held = match read(kept, self.volume) {
+            Ok(held) => held,
+            Err(status) => {
+                *self.outcome.lock() = Some(Err(status.into()));
+                return Err(Errno::IO.into());
+            }
+        };
+        let outcome = (self.act)(&mut held);
+        let is_done = outcome.is_ok();
+        *self.outcome.lock() = Some(outcome);
+        // The outcome says more.
+        if is_done { Ok(held.encode(self.volume)) } else { Err(Errno::BUSY.into()) }
+    }
+}
+
+/// A status that a rule of a change ends with.
+#[derive(Default)]
+pub struct Refusal(Mutex<Option<Status>>);
+
+impl Refusal {
+    pub fn halt(&self, status: Status) -> Halt {
+        *self.0.lock() = Some(status);
+        Errno::BUSY.into()
+    }
+
+    pub fn forget(&self) {
+        *self.0.lock() = None;
+    }
+
+    pub fn or<T>(&self, done: Result<T, Fault>) -> Result<T, Fault> {
+        match (*self.0.lock(), done) {
+            (Some(status), Err(_)) => Err(status.into()),
+            (_, done) => done,
+        }
+    }
+}
+
+/// Whether an inode is of a snapshot.
+pub fn is_frozen(ino: Ino) -> bool {
+    ino >> PRESENT_BITS != 0
+}
+
+impl<E: Exports> Work<'_, E> {
+    /// Whether a holder has gone, in the eyes of this client.
+    pub(super) fn has_gone(&self, place: &Place<E::Files>, holder: &Holder) -> bool {
+        let clients = self.server.clients.lock();
+        let asks = clients.holder(self.client());
+        clients.has_gone(holder, &asks, place.since, self.server.env.now())
+    }
+
+    /// Draws the number of a new stateid.
+    pub(super) fn draw(&self) -> u64 {
+        (self.server.env.random_u64() & PART).max(1)
+    }
+
+    /// Returns the stateid that a client means.
+    pub(super) fn meant(&self, given: Stateid) -> Result<Stateid, Status> {
+        match given.special() {
+            Some(Special::Current) => self.stateid.ok_or(Status::BAD_STATEID),
+            _ => Ok(given),
+        }
+    }
+
+    /// Returns the stateid of an open of a file in a snapshot: nothing is kept of it.
+    pub(super) fn frozen_stateid(&self, ino: Ino) -> Stateid {
+        let words = [self.client(), ino].map(u64::to_be_bytes).concat();
+        let id = self.seal.check(&[&b"nfs4 frozen"[..], &words].concat()) & PART;
+        Stateid::new(ino & PART, id.max(1), 1)
+    }
+
+    /// Says whether a stateid lets its client read or write a file as one that it has open. `false`:
+    /// it is of no open, and permissions decide.
+    pub(super) fn check_opened(
+        &self,
+        place: &Place<E::Files>,
+        kept: Option<&[u8]>,
+        given: Stateid,
+        wanted: u8,
+    ) -> Result<bool, Status> {
+        let given = self.meant(given)?;
+        let mut held = read(kept, place.export.id)?;
+        match given.special() {
+            Some(Special::Bypass) if wanted == READ => Ok(false),
+            Some(_) => {
+                held.may_without(wanted, &|holder| self.has_gone(place, holder))?;
+                Ok(false)
+            }
+            None if is_frozen(place.ino) => {
+                let is_it = given.other == self.frozen_stateid(place.ino).other;
+                if is_it { Ok(true) } else { Err(Status::BAD_STATEID) }
+            }
+            None if given.ino() != place.ino => Err(Status::BAD_STATEID),
+            None => held.may(self.client(), given, wanted).map(|()| true),
+        }
+    }
+
+    /// The same, for what the file is now.
+    pub(super) async fn opened_for(
+        &self,
+        place: &Place<E::Files>,
+        given: Stateid,
+        wanted: u8,
+    ) -> Result<bool, Fault> {
+        let kept = place.export.files.kept(place.ino).await?;
+        Ok(self.check_opened(place, kept.as_deref(), given, wanted)?)
+    }
+
+    /// Carries an act out on what is held of a file, as a change of its own. `None`: it was carried
+    /// out before.
+    pub(super) async fn hold(
+        &self,
+        place: &Place<E::Files>,
+        act: &Act<'_>,
+    ) -> Result<Option<Left>, Fault> {
+        if is_frozen(place.ino) {
+            return Err(Status::ROFS.into());
+        }
+        let keeping = Keeping::new(place.export.id, act);
+        let rule = |_: &Credentials, _: &dyn Sight| Ok(as_asked());
+        let judge = self.judge(&[], &rule);
+        let caller = Caller { keeper: Some(&keeping), ..self.with(&judge) };
+        let done = place.export.files.keep(caller, place.ino).await;
+        let done = self.settle(place, judge.was_done(), done).await;
+        match done {
+            Ok(None) => Ok(None),
+            done => keeping.outcome(done).map(|(_, left)| Some(left)),
+        }
+    }
+
+    /// Returns what is held of the place.
+    pub(super) async fn held(&self, place: &Place<E::Files>) -> Result<Held, Fault> {
+        let kept = place.export.files.kept(place.ino).await?;
+        Ok(read(kept.as_deref(), place.export.id)?)
+    }
+}

@@ -1,0 +1,338 @@
+//! The answer to each operation of version 4.1.
+//!
+//! A change is judged in its turn by the witness of version 3, carried out once, and durable before
+//! its reply; a WRITE may ask for less. What a client opens and locks is a change, too.
+
+mod attributes;
+mod bytes;
+mod handles;
+mod holding;
+mod listing;
+mod locks;
+mod names;
+mod opens;
+mod session;
+
+use super::attributes as words;
+use super::codec::{Stateid, Write};
+use super::held::Holder;
+use super::ops::Op;
+use super::slots::Begun;
+use super::status::{Fault, Status};
+use crate::nfs::handle::Handle;
+use crate::nfs::meters::Meters;
+use crate::nfs::permission::Credentials;
+use crate::nfs::server::{Place, Server};
+use crate::nfs::target::Exports;
+use crate::nfs::witness::{Judge, Rule};
+use crate::nfs::xdr::Args;
+use crate::target::Target;
+use rekindle_base::VolumeId;
+use rekindle_file::{Attr, Call, Caller, Errno, FileType, Ino, ROOT, Seal, Time};
+use session::Turn;
+
+pub use holding::Keeping;
+
+/// A call, and where it comes from.
+pub struct Asked<'a, E: Exports> {
+    pub server: &'a Server<E>,
+    pub caller: &'a Credentials,
+    pub meters: &'a Meters,
+}
+
+/// Where a COMPOUND is.
+enum Spot<T> {
+    /// At the list of exports.
+    Exports,
+    At(Place<T>),
+}
+
+impl<T> Clone for Spot<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Exports => Self::Exports,
+            Self::At(place) => Self::At(place.clone()),
+        }
+    }
+}
+
+/// A COMPOUND that is being carried out.
+pub struct Work<'a, E: Exports> {
+    server: &'a Server<E>,
+    caller: &'a Credentials,
+    meters: &'a Meters,
+    seal: Seal,
+    turn: Option<Turn>,
+    /// The place of the operation in the COMPOUND.
+    pub at: u32,
+    spot: Option<Spot<E::Files>>,
+    saved: Option<Spot<E::Files>>,
+    stateid: Option<Stateid>,
+    saved_stateid: Option<Stateid>,
+    /// Bytes of data that the reply may still have.
+    room: usize,
+}
+
+type Done = Result<(), Fault>;
+
+impl<'a, E: Exports> Work<'a, E> {
+    pub fn new(asked: &Asked<'a, E>, seal: Seal, room: usize) -> Self {
+        Self {
+            server: asked.server,
+            caller: asked.caller,
+            meters: asked.meters,
+            seal,
+            turn: None,
+            at: 0,
+            spot: None,
+            saved: None,
+            stateid: None,
+            saved_stateid: None,
+            room,
+        }
+    }
+
+    pub fn is_in_session(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// Carries an operation out: the table of all.
+    pub async fn run(&mut self, op: Op, args: &mut Args<'_>, out: &mut Vec<u8>) -> Done {
+        match op {
+            Op::ACCESS => self.access(args, out).await,
+            Op::CLOSE => self.close(args, out).await,
+            Op::COMMIT => self.commit(args, out).await,
+            Op::CREATE => self.create(args, out).await,
+            Op::GETATTR => self.attributes(args, out).await,
+            Op::GETFH => self.handle(out),
+            Op::LINK => self.link(args, out).await,
+            Op::LOCK => self.lock(args, out).await,
+            Op::LOCKT => self.test_lock(args).await,
+            Op::LOCKU => self.unlock(args, out).await,
+            Op::LOOKUP => self.look_up(args).await,
+            Op::LOOKUPP => self.look_up_parent().await,
+            Op::VERIFY => self.verify(args, true).await,
+            Op::NVERIFY => self.verify(args, false).await,
+            Op::OPEN => self.open(args, out).await,
+            Op::OPEN_DOWNGRADE => self.downgrade(args, out).await,
+            Op::PUTFH => self.put_handle(args).await,
+            Op::PUTPUBFH | Op::PUTROOTFH => self.put_root(),
+            Op::READ => self.read(args, out).await,
+            Op::READDIR => self.list(args, out).await,
+            Op::READLINK => self.read_link(out).await,
+            Op::REMOVE => self.remove(args, out).await,
+            Op::RENAME => self.rename(args, out).await,
+            Op::RESTOREFH => self.restore(),
+            Op::SAVEFH => self.save(),
+            Op::SECINFO => self.security(args, out).await,
+            Op::SECINFO_NO_NAME => self.own_security(args, out).await,
+            Op::SETATTR => self.set_attributes(args, out).await,
+            Op::WRITE => self.write(args, out).await,
+            Op::BIND_CONN_TO_SESSION => self.bind(args, out),
+            Op::EXCHANGE_ID => self.exchange_id(args, out).await,
+            Op::CREATE_SESSION => self.create_session(args, out),
+            Op::DESTROY_SESSION => self.destroy_session(args),
+            Op::DESTROY_CLIENTID => self.destroy_client(args),
+            Op::RECLAIM_COMPLETE => self.reclaim_complete(args),
+            Op::FREE_STATEID => self.free_stateid(args).await,
+            Op::TEST_STATEID => self.test_stateids(args, out).await,
+            Op::ILLEGAL => Err(Status::OP_ILLEGAL.into()),
+            // No delegations, no layouts.
+            _ => Err(Status::NOTSUPP.into()),
+        }
+    }
+
+    /// Takes a request of a session.
+    pub fn begin(&mut self, args: &mut Args<'_>, out: &mut Vec<u8>) -> Result<Begun, Fault> {
+        self.sequence(args, out)
+    }
+
+    /// Ends the request, with its reply.
+    pub fn end(self, reply: &[u8]) {
+        if let Some(turn) = self.turn {
+            turn.end(reply);
+        }
+    }
+
+    /// Looks anew for the volumes of the places where the COMPOUND is.
+    pub async fn look_again(&mut self) -> Done {
+        for spot in [&mut self.spot, &mut self.saved] {
+            if let Some(Spot::At(place)) = spot {
+                let handle = place.handle(place.ino).data.to_vec();
+                self.server.forget(&handle);
+                *place = self.server.place(&handle).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn spot(&self) -> Result<&Spot<E::Files>, Fault> {
+        self.spot.as_ref().ok_or(Status::NOFILEHANDLE.into())
+    }
+
+    /// Returns where the COMPOUND is, in a volume.
+    fn place(&self) -> Result<Place<E::Files>, Fault> {
+        match self.spot()? {
+            Spot::At(place) => Ok(place.clone()),
+            // The list of exports is a directory that no client changes.
+            Spot::Exports => Err(Status::ROFS.into()),
+        }
+    }
+
+    fn saved_place(&self) -> Result<Place<E::Files>, Fault> {
+        match self.saved.as_ref().ok_or(Status::NOFILEHANDLE)? {
+            Spot::At(place) => Ok(place.clone()),
+            Spot::Exports => Err(Status::ROFS.into()),
+        }
+    }
+
+    /// Goes to another inode.
+    fn go(&mut self, spot: Spot<E::Files>) {
+        self.spot = Some(spot);
+        self.stateid = None;
+    }
+
+    /// Goes to another inode of the same volume.
+    fn go_on(&mut self, place: &Place<E::Files>, ino: Ino) {
+        self.go(Spot::At(Place { ino, ..place.clone() }));
+    }
+
+    /// Returns the session's client.
+    fn client(&self) -> u64 {
+        self.turn.as_ref().map_or(0, Turn::client)
+    }
+
+    /// Returns the session's client as it holds things.
+    fn holder(&self) -> Holder {
+        self.server.clients.lock().holder(self.client())
+    }
+
+    fn now(&self) -> Time {
+        self.server.env.wall_clock().into()
+    }
+
+    /// Returns by what the operation is known when it comes again.
+    fn known_as(&self) -> Option<Call> {
+        let turn = self.turn.as_ref()?;
+        let at = self.server.env.wall_clock().0 / 1_000_000;
+        Some(Call { client: turn.client(), at, key: turn.key(&self.seal, self.at) })
+    }
+
+    /// Refuses changes of a volume that is read-only here.
+    fn may_change(&self, place: &Place<E::Files>) -> Done {
+        match self.server.settings.is_read_only(&place.export.name) {
+            true => Err(Status::ROFS.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes a judge of a change that must not be carried out twice.
+    fn judge<'j>(&'j self, watched: &'j [Ino], rule: &'j Rule<'j>) -> Judge<'j> {
+        Judge::new(self.caller, self.known_as(), watched, rule)
+    }
+
+    /// Returns the caller of a change, with its judge.
+    fn with<'j>(&self, judge: &'j Judge<'j>) -> Caller<'j> {
+        Caller {
+            uid: self.caller.uid,
+            gid: self.caller.gid,
+            call: self.known_as(),
+            witness: Some(judge),
+            ..Caller::default()
+        }
+    }
+
+    /// Ends a change: it becomes durable. `None`: it was carried out before.
+    async fn settle<T>(
+        &self,
+        place: &Place<E::Files>,
+        was_done: bool,
+        done: Result<T, rekindle_file::Error>,
+    ) -> Result<Option<T>, Fault> {
+        let done = match done {
+            Err(_) if was_done => {
+                self.meters.replayed();
+                None
+            }
+            done => Some(done?),
+        };
+        if let Some(turn) = &self.turn {
+            turn.note_change();
+        }
+        place.export.files.sync().await?;
+        Ok(done)
+    }
+
+    /// Writes what a directory was before a change and after it.
+    async fn put_change(&self, out: &mut Vec<u8>, place: &Place<E::Files>, judge: &Judge<'_>) {
+        use nfs3_types::nfs3::Nfs3Option::Some as There;
+        let number = |seconds, nanoseconds| words::change_at(seconds, nanoseconds);
+        if let Some(seen) = judge.seen(place.ino, place.volume())
+            && let (There(before), There(after)) = (&seen.before, &seen.after)
+        {
+            out.put_flag(true);
+            out.put_u64(number(before.ctime.seconds, before.ctime.nseconds));
+            out.put_u64(number(after.ctime.seconds, after.ctime.nseconds));
+            return;
+        }
+        let now = place.export.files.attr(place.ino).await;
+        let now = now.map_or(0, |attr| words::change(&attr));
+        // Nothing has changed; or it was carried out before, and nothing is known of then.
+        let before = if judge.was_done() { now.wrapping_sub(1) } else { now };
+        out.put_flag(!judge.was_done());
+        out.put_u64(before);
+        out.put_u64(now);
+    }
+
+    /// The list of exports, as a directory.
+    fn exports_attr(&self) -> Attr {
+        let now = self.now();
+        Attr {
+            ino: ROOT,
+            kind: FileType::Directory,
+            mode: 0o555,
+            links: 2,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            size: 0,
+            allocated: 0,
+            accessed: now,
+            modified: now,
+            changed: now,
+            created: Time::default(),
+        }
+    }
+
+    /// The number of an export in their list.
+    fn export_number(&self, name: &str) -> u64 {
+        self.seal.check(name.as_bytes()) | 1
+    }
+
+    fn exports_handle(&self) -> Vec<u8> {
+        exports().encode(&self.seal).data.to_vec()
+    }
+}
+
+/// The handle of the list of exports: no volume has its id.
+fn exports() -> Handle {
+    Handle { volume: VolumeId([0; 16]), ino: ROOT }
+}
+
+/// Refuses what has no bytes.
+fn regular(attr: &Attr) -> Result<(), Status> {
+    match attr.kind {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Status::ISDIR),
+        FileType::Symlink => Err(Status::SYMLINK),
+        _ => Err(Status::WRONG_TYPE),
+    }
+}
+
+/// Refuses what is no directory.
+fn directory(attr: &Attr) -> Result<(), Errno> {
+    match attr.kind {
+        FileType::Directory => Ok(()),
+        _ => Err(Errno::NOTDIR),
+    }
+}
