@@ -80,6 +80,48 @@ pub fn nfs_call(data: &[u8]) {
     assert!(reply.len() >= 24 && reply.len() < 1024, "a reply of {} bytes", reply.len());
 }
 
+/// A COMPOUND of NFS 4.1, in a session of a server without volumes: each operation reads its
+/// arguments, and refuses the place. What is held of a file, out of any bytes.
+pub fn nfs4_compound(data: &[u8]) {
+    use rekindle_env::sim::{Faults, World};
+    use rekindle_front::nfs::v4::{clients::SessionId, held::Held};
+    use rekindle_front::nfs::{Desk, Peer, Server, Settings};
+    let volume = rekindle_base::VolumeId([7; 16]);
+    if let Ok(held) = Held::decode(Some(data), volume)
+        && let Some(bytes) = held.encode(volume)
+    {
+        assert_eq!(Held::decode(Some(&bytes), volume), Ok(held), "what is held survives");
+    }
+    let words = |words: &[u32]| -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_be_bytes()).collect()
+    };
+    let call = |count: u32, ops: &[u8]| {
+        let head = words(&[1, 0, 2, 100_003, 4, 1, 0, 0, 0, 0, 0, 1, count]);
+        [&head, ops].concat()
+    };
+    let world = World::new(1, Faults::none());
+    let server = Arc::new(Server::new(world.env(), Arc::new(NoVolumes), Settings::default()));
+    let desk = Desk::new(server, Peer::Here);
+    let ask = |count, ops: &[u8]| world.block_on(async { desk.answer(&call(count, ops)).await });
+    let told = ask(1, &words(&[42, 0, 0, 0, 0, 0, 0]));
+    let channel = [0, 1 << 20, 1 << 20, 4096, 16, 16, 0];
+    let client = [44, 48].map(|at: usize| {
+        told.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes)
+    });
+    let create = [&[43, client[0], client[1], 1, 0][..], &channel, &channel, &[0, 0]].concat();
+    let told = ask(1, &words(&create));
+    let session: SessionId = told[44..60].try_into().expect("a session was made");
+    let sequence = words(&[1, 0, 0, 1, 24]);
+    let begin = [&[0, 0, 0, 53][..], &session, &sequence].concat();
+    // The first byte is the operation, so that each is reached soon; then any ones follow.
+    let Some((&op, rest)) = data.split_first() else { return };
+    let ops = [&begin[..], &[0, 0, 0, op & 0x3f], rest].concat();
+    let reply = ask(12, &ops);
+    assert!(reply.len() >= 24 && reply.len() < 64 << 10, "a reply of {} bytes", reply.len());
+    let again = ask(12, &ops);
+    assert_eq!(reply.len(), again.len(), "the same request has the same reply");
+}
+
 /// A node without file volumes.
 struct NoVolumes;
 

@@ -34,6 +34,19 @@ fn seeds() -> Vec<Vec<u8>> {
         seeds.push([&[procedure][..], &handle, &rest].concat());
     }
     seeds.push(b"\x81\0\0\0\x04/one".to_vec());
+    // OPEN, LOCK, WRITE, SETATTR, CREATE, READDIR and TEST_STATEID of version 4.1.
+    for (op, words) in [
+        (18, &[0, 3, 0, 0, 0, 1, 0x6100_0000, 1, 0, 2, 0, 2, 4, 0o644, 0, 1, 0x6100_0000][..]),
+        (12, &[2, 0, 0, 0, 0, 10, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x6100_0000]),
+        (38, &[0, 0, 0, 0, 0, 0, 2, 4, 1]),
+        (34, &[0, 0, 0, 0, 2, 16, 1 << 4, 12, 0, 9, 0o644]),
+        (6, &[2, 1, 0x6100_0000, 2, 0, 2, 4, 0o755]),
+        (26, &[0, 0, 0, 0, 4096, 4096, 1, 2]),
+        (55, &[1, 0, 0, 0, 0]),
+    ] {
+        let words = words.iter().flat_map(|word: &u32| word.to_be_bytes());
+        seeds.push([op].into_iter().chain(words).collect());
+    }
     for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
         for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten()
         {
@@ -77,6 +90,7 @@ fn no_parser_panics_on_damaged_bytes() {
         targets::nbd_request,
         targets::fuse_request,
         targets::nfs_call,
+        targets::nfs4_compound,
         targets::pack,
         targets::blob_and_node,
         targets::moved_note,

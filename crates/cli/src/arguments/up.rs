@@ -48,7 +48,7 @@ pub struct Up {
         value_delimiter = ','
     )]
     pub nbd: Vec<AddressOrOff>,
-    /// Serve file volumes through NFS version 3 here: HOST:PORT; repeatable [default: off]
+    /// Serve file volumes through NFS 3 and 4.1 here: HOST:PORT; repeatable [default: off]
     #[arg(long, env = "REKINDLE_NFS", hide_env_values = true, value_name = "ADDR", value_parser = address, value_delimiter = ',')]
     pub nfs: Vec<AddressOrOff>,
     /// Serve the JSON API here besides DIR/rekindle.sock: unix:PATH or HOST:PORT; repeatable
