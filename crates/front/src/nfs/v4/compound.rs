@@ -12,7 +12,6 @@ use crate::nfs::limits as common;
 use crate::nfs::replies::Failed;
 use crate::nfs::target::Exports;
 use crate::nfs::xdr::{Args, Garbage};
-use bytes::Bytes;
 
 /// Begins a reply.
 fn reply(status: Status, tag: &[u8], count: u32, results: &[u8]) -> Vec<u8> {
@@ -142,9 +141,4 @@ fn count_data(mut args: Args<'_>, bytes: &mut usize) -> Result<(), Garbage> {
         }
     }
     Ok(())
-}
-
-/// Makes the reply that is kept for a request that comes again, if it is short.
-pub fn kept(reply: &[u8]) -> Option<Bytes> {
-    (reply.len() <= limits::CACHED_BYTES_MAX).then(|| Bytes::copy_from_slice(reply))
 }

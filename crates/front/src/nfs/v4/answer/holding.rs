@@ -5,8 +5,8 @@ use super::Work;
 use crate::nfs::permission::Credentials;
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
-use crate::nfs::v4::codec::{Special, Stateid};
-use crate::nfs::v4::held::{Held, Holder, READ, Refused};
+use crate::nfs::v4::codec::{Special, Stateid, Write};
+use crate::nfs::v4::held::{Conflict, Held, Holder, READ, Refused};
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::as_asked;
 use crate::target::Target;
@@ -54,10 +54,20 @@ impl<'a> Keeping<'a> {
 pub fn fault(refused: Refused) -> Fault {
     match refused {
         Refused::Status(status) => status.into(),
-        Refused::Denied(conflict) => {
-            Fault::With(Status::DENIED, super::locks::denied(&conflict))
-        }
+        Refused::Denied(conflict) => Fault::With(Status::DENIED, denied(&conflict)),
     }
+}
+
+/// Writes the lock that hinders another one.
+fn denied(conflict: &Conflict) -> Vec<u8> {
+    let Conflict { span, client, owner } = conflict;
+    let mut out = Vec::new();
+    out.put_u64(span.start);
+    out.put_u64(span.length());
+    out.put_u32(if span.exclusive { 2 } else { 1 });
+    out.put_u64(*client);
+    out.put_opaque(owner);
+    out
 }
 
 /// Reads what is held of a file.

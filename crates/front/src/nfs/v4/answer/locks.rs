@@ -5,24 +5,12 @@ use super::{Done, Work};
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Read, Stateid, Write};
-use crate::nfs::v4::held::{Conflict, Held, Refused};
+use crate::nfs::v4::held::{Held, Refused};
 use crate::nfs::v4::limits;
 use crate::nfs::v4::ranges::Span;
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::xdr::Args;
 use crate::target::Target;
-
-/// Writes the lock that hinders another one.
-pub fn denied(conflict: &Conflict) -> Vec<u8> {
-    let Conflict { span, client, owner } = conflict;
-    let mut out = Vec::new();
-    out.put_u64(span.start);
-    out.put_u64(span.length());
-    out.put_u32(if span.exclusive { 2 } else { 1 });
-    out.put_u64(*client);
-    out.put_opaque(owner);
-    out
-}
 
 /// Reads whether a lock is for writing; a client that would wait asks again.
 fn is_exclusive(kind: u32) -> Result<bool, Status> {

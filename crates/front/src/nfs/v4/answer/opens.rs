@@ -21,7 +21,7 @@ use rekindle_file::{Attr, Caller, Errno, FileType, Ino, NewNode, SetAttr, Sight}
 /// Bits of an open's access that say what is shared; the others are wishes for a delegation.
 const SHARE_BITS: u32 = 3;
 /// Bits that OPEN may have at all.
-const ACCESS_BITS: u32 = 0x0003_ff03;
+const ACCESS_BITS: u32 = 0x003f_ff03;
 /// Flags of the reply: locks are those of POSIX, and a file without a name stays while it is open.
 const RESULT: u32 = 4 | 8;
 

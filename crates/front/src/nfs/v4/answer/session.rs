@@ -5,11 +5,11 @@ use crate::nfs::limits as common;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::clients::{Created, Session};
 use crate::nfs::v4::codec::{Read, Write};
-use crate::nfs::v4::compound::kept;
 use crate::nfs::v4::limits;
 use crate::nfs::v4::slots::Begun;
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::xdr::{Args, Garbage};
+use bytes::Bytes;
 use rekindle_file::Seal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,6 +65,11 @@ impl Drop for Turn {
             self.session.with_slot(self.slot, |slot| slot.cut(self.sequence));
         }
     }
+}
+
+/// Makes the reply that is kept for a request that comes again, if it is short.
+fn kept(reply: &[u8]) -> Option<Bytes> {
+    (reply.len() <= limits::CACHED_BYTES_MAX).then(|| Bytes::copy_from_slice(reply))
 }
 
 /// The bounds of a channel.
