@@ -92,9 +92,8 @@ pub fn nfs4_compound(data: &[u8]) {
     {
         assert_eq!(Held::decode(Some(&bytes), volume), Ok(held), "what is held survives");
     }
-    let words = |words: &[u32]| -> Vec<u8> {
-        words.iter().flat_map(|word| word.to_be_bytes()).collect()
-    };
+    let words =
+        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_be_bytes()).collect() };
     let call = |count: u32, ops: &[u8]| {
         let head = words(&[1, 0, 2, 100_003, 4, 1, 0, 0, 0, 0, 0, 1, count]);
         [&head, ops].concat()

@@ -127,7 +127,7 @@ impl Files {
         self.totals(|totals| totals.has_call(call))
     }
 
-    fn totals<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
+    pub(crate) fn totals<T>(&self, read: impl FnOnce(&Totals) -> T) -> T {
         read(self.home.state.lock().totals.as_ref().expect("a volume is ready before it is used"))
     }
 

@@ -43,15 +43,37 @@ pub(crate) const VERSION: u8 = 1;
 /// One effect of a call: what is, and not what has changed. So it may be applied twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    Inode { ino: Ino, inode: Option<Inode> },
-    Name { dir: Ino, position: u64, named: Option<Named> },
-    Xattr { ino: Ino, position: u64, xattr: Option<Xattr> },
-    Zero { ino: Ino, offset: u64, length: u64 },
-    More { bytes: i64, inodes: i64 },
+    Inode {
+        ino: Ino,
+        inode: Option<Inode>,
+    },
+    Name {
+        dir: Ino,
+        position: u64,
+        named: Option<Named>,
+    },
+    Xattr {
+        ino: Ino,
+        position: u64,
+        xattr: Option<Xattr>,
+    },
+    Zero {
+        ino: Ino,
+        offset: u64,
+        length: u64,
+    },
+    More {
+        bytes: i64,
+        inodes: i64,
+    },
     Done(Origin),
     Called(Call),
     /// What a front keeps of an inode: its clients' opens and locks.
-    Kept { ino: Ino, is_new: bool, kept: Option<Bytes> },
+    Kept {
+        ino: Ino,
+        is_new: bool,
+        kept: Option<Bytes>,
+    },
 }
 
 /// Encodes the effects of a call.

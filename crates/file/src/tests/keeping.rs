@@ -48,7 +48,10 @@ fn what_is_kept_is_kept_with_the_change() {
         let ino = files.create(first.caller(), ROOT, b"f", &node).await.unwrap().ino;
         assert_eq!((kept(files, ino).await, inodes(files)), (Some("first".into()), 1));
         let refused = keep(Some(b"refused"));
-        assert_eq!(errno(files.create(refused.caller(), ROOT, b"g", &node).await), Some(Errno::BUSY));
+        assert_eq!(
+            errno(files.create(refused.caller(), ROOT, b"g", &node).await),
+            Some(Errno::BUSY)
+        );
         assert_eq!(errno(files.lookup(ROOT, b"g").await), Some(Errno::NOENT), "all or nothing");
         let cut = SetAttr { size: Some(7), ..SetAttr::default() };
         assert_eq!(errno(files.set_attr(refused.caller(), ino, &cut).await), Some(Errno::BUSY));

@@ -27,8 +27,8 @@ mod target;
 mod testing;
 #[cfg(test)]
 mod tests;
-mod witness;
 pub mod v4;
+mod witness;
 pub mod xdr;
 
 pub use desk::Desk;

@@ -62,7 +62,8 @@ fn what_is_not_served_is_told() {
         let xid = 7;
         for (what, told) in [
             ((100_021, 4, 0), "PROG_UNAVAIL"),
-            ((nfs3::PROGRAM, 4, 0), "PROG_MISMATCH { low: 3, high: 3 }"),
+            ((nfs3::PROGRAM, 5, 0), "PROG_MISMATCH { low: 3, high: 4 }"),
+            ((nfs3::PROGRAM, 2, 0), "PROG_MISMATCH { low: 3, high: 4 }"),
             ((mount::PROGRAM, 1, 0), "PROG_MISMATCH { low: 3, high: 3 }"),
             ((nfs3::PROGRAM, 3, 22), "PROC_UNAVAIL"),
             ((mount::PROGRAM, 3, 6), "PROC_UNAVAIL"),

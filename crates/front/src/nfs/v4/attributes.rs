@@ -66,14 +66,8 @@ pub const VERIFIER_IN: Bitmap = Bitmap::of(&[TIME_ACCESS, TIME_MODIFY]);
 /// Attributes that are set only.
 const WRITE_ONLY: Bitmap = Bitmap::of(&[TIME_ACCESS_SET, TIME_MODIFY_SET]);
 /// Attributes of the volume's space: a call asks for them only if they are wanted.
-const OF_SPACE: Bitmap = Bitmap::of(&[
-    FILES_AVAIL,
-    FILES_FREE,
-    FILES_TOTAL,
-    SPACE_AVAIL,
-    SPACE_FREE,
-    SPACE_TOTAL,
-]);
+const OF_SPACE: Bitmap =
+    Bitmap::of(&[FILES_AVAIL, FILES_FREE, FILES_TOTAL, SPACE_AVAIL, SPACE_FREE, SPACE_TOTAL]);
 
 /// The attributes that this server has.
 pub const SUPPORTED: Bitmap = Bitmap::of(&[
@@ -328,7 +322,10 @@ mod tests {
     fn attributes_to_set_are_read_in_the_order_of_their_numbers() {
         let uid = u32::from_be_bytes(*b"1234");
         let asked = raw(&[MODE, SIZE, OWNER], &[0, 9, 0o644, 4, uid]).unwrap();
-        assert_eq!((asked.set.size, asked.set.mode, asked.set.uid), (Some(9), Some(0o644), Some(1234)));
+        assert_eq!(
+            (asked.set.size, asked.set.mode, asked.set.uid),
+            (Some(9), Some(0o644), Some(1234))
+        );
         assert!(asked.is_now);
         let asked = raw(&[TIME_MODIFY_SET], &[1, u32::MAX, u32::MAX, 5]).unwrap();
         assert_eq!(asked.set.modified, Some(Time { seconds: -1, nanoseconds: 5 }));

@@ -294,9 +294,8 @@ impl Clients {
     /// Whether another client may have what this one holds. `asks` is who wants it, and `since` the
     /// time from which on the volume's clients would have been heard here.
     pub fn has_gone(&self, holder: &Holder, asks: &Holder, since: Moment, now: Moment) -> bool {
-        let is_earlier = holder.machine != 0
-            && holder.machine == asks.machine
-            && holder.client != asks.client;
+        let is_earlier =
+            holder.machine != 0 && holder.machine == asks.machine && holder.client != asks.client;
         let heard = match self.clients.get(&holder.client) {
             Some(client) if client.is_over => return true,
             Some(client) => client.heard,

@@ -28,9 +28,8 @@ pub async fn drop_forsaken<E: Exports>(server: &Server<E>) {
 async fn forsake<E: Exports>(server: &Server<E>, used: &Used<E::Files>, ino: Ino) {
     let act = |held: &mut Held| {
         let now = server.env.now();
-        let gone = |holder: &Holder| {
-            server.clients.lock().has_gone(holder, &NO_CLIENT, used.since, now)
-        };
+        let gone =
+            |holder: &Holder| server.clients.lock().has_gone(holder, &NO_CLIENT, used.since, now);
         held.forsake(&gone);
         Ok((0, 0))
     };

@@ -181,7 +181,8 @@ impl Told {
 
     /// Returns the results of the last operation of a kind.
     pub fn of(&self, op: Op) -> Args<'_> {
-        let (.., bytes) = self.results.iter().rfind(|(there, ..)| *there == op).expect("it is there");
+        let (.., bytes) =
+            self.results.iter().rfind(|(there, ..)| *there == op).expect("it is there");
         Args(bytes)
     }
 

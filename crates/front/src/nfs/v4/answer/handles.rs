@@ -101,14 +101,15 @@ impl<E: Exports> Work<'_, E> {
     /// Brings an export into service.
     async fn export(&self, name: &[u8]) -> Result<Place<E::Files>, Fault> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NOENT)?;
-        let attached = self.server.exports.attach(name).await.map_err(|error| match error.kind() {
-            Kind::NotFound | Kind::Invalid | Kind::Unsupported => Status::NOENT,
-            Kind::Unavailable | Kind::Fenced | Kind::Conflict => Status::DELAY,
-            _ => {
-                tracing::warn!(volume = name, %error, "a volume cannot be mounted");
-                Status::IO
-            }
-        })?;
+        let attached =
+            self.server.exports.attach(name).await.map_err(|error| match error.kind() {
+                Kind::NotFound | Kind::Invalid | Kind::Unsupported => Status::NOENT,
+                Kind::Unavailable | Kind::Fenced | Kind::Conflict => Status::DELAY,
+                _ => {
+                    tracing::warn!(volume = name, %error, "a volume cannot be mounted");
+                    Status::IO
+                }
+            })?;
         Ok(self.server.keep(attached).at(ROOT, self.seal.clone()))
     }
 

@@ -49,7 +49,11 @@ impl Listing<'_> {
         self.names += ENTRY_BYTES + name.len();
         let fits = self.out.len() - self.begin + AROUND_BYTES <= self.wanted.all
             && (self.names <= self.wanted.names || self.count == 0);
-        if fits { self.count += 1 } else { self.out.truncate(length) }
+        if fits {
+            self.count += 1
+        } else {
+            self.out.truncate(length)
+        }
         fits
     }
 

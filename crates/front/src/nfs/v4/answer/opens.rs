@@ -106,8 +106,8 @@ impl<'a> Wish<'a> {
 fn may_open(caller: &Credentials, attr: &Attr, access: u8) -> Result<(), Errno> {
     use crate::nfs::permission as bits;
     let reads = caller.has(attr, bits::READ) || caller.has(attr, bits::EXECUTE);
-    let may = (access & READ == 0 || reads)
-        && (access & WRITE == 0 || caller.has(attr, bits::WRITE));
+    let may =
+        (access & READ == 0 || reads) && (access & WRITE == 0 || caller.has(attr, bits::WRITE));
     if may { Ok(()) } else { Err(Errno::ACCESS) }
 }
 
@@ -259,8 +259,7 @@ impl<E: Exports> Work<'_, E> {
                     (_, true) => which,
                     _ => Bitmap::default(),
                 };
-                let left =
-                    self.open_inode(place, found.ino, wish, cuts.then_some(cut)).await?;
+                let left = self.open_inode(place, found.ino, wish, cuts.then_some(cut)).await?;
                 Ok(Opened { ino: found.ino, left, set })
             }
             Err(fault) => Err(fault),

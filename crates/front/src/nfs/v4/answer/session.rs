@@ -148,8 +148,7 @@ impl<E: Exports> Work<'_, E> {
         let begun = begun.ok_or(Status::BADSLOT)??;
         if begun == Begun::New {
             let (has_changed, is_over) = (AtomicBool::new(false), false);
-            self.turn =
-                Some(Turn { session, slot, sequence, wants_cached, has_changed, is_over });
+            self.turn = Some(Turn { session, slot, sequence, wants_cached, has_changed, is_over });
             out.put_plain(&id);
             let last = limits::SLOTS_MAX - 1;
             [sequence, slot, last, last, 0].iter().for_each(|word| out.put_u32(*word));

@@ -114,9 +114,8 @@ fn a_client_that_starts_anew_ends_its_earlier_self() {
     let holder = clients.holder(first);
     let second = clients.known(b"host", 2, at(1));
     let other = clients.known(b"other", 1, at(1));
-    let gone = |clients: &Clients, asks| {
-        clients.has_gone(&holder, &clients.holder(asks), at(0), at(1))
-    };
+    let gone =
+        |clients: &Clients, asks| clients.has_gone(&holder, &clients.holder(asks), at(0), at(1));
     assert!(!gone(&clients, other));
     assert!(gone(&clients, second), "it is its own earlier self");
     assert!(clients.session(&seal(), &session.id, at(1)).is_ok(), "it may be another machine");

@@ -149,9 +149,8 @@ impl Held {
         has_gone: &HasGone<'_>,
     ) -> Result<(u64, u32), Status> {
         let is_its = |open: &Open| open.holder.client == holder.client && open.owner == owner;
-        let hinders = |open: &Open| {
-            !is_its(open) && (open.deny & access != 0 || open.access & deny != 0)
-        };
+        let hinders =
+            |open: &Open| !is_its(open) && (open.deny & access != 0 || open.access & deny != 0);
         if self.opens.iter().any(hinders) {
             self.forsake(has_gone);
         }
@@ -200,7 +199,8 @@ impl Held {
 
     /// Returns the lock of another owner that hinders one.
     fn conflict(&self, client: u64, owner: &[u8], span: &Span) -> Option<Conflict> {
-        let others = self.locks.iter().filter(|other| (other.client, &other.owner[..]) != (client, owner));
+        let others =
+            self.locks.iter().filter(|other| (other.client, &other.owner[..]) != (client, owner));
         others
             .flat_map(|other| other.spans.iter().map(move |span| (other, span)))
             .find(|(_, theirs)| theirs.conflicts(span))

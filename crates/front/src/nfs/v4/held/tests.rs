@@ -98,7 +98,9 @@ fn locks_exclude_other_owners() {
     assert_eq!(lock, (20, 2));
     held.lock_first(2, other, b"p", span(0, 5, true), 23, &here).unwrap();
     held.lock_more(2, stateid((21, 0)), span(5, 6, true), &here).unwrap_err();
-    assert!(held.has_lock(1, b"p", &span(6, 8, true)) && !held.has_lock(1, b"p", &span(4, 8, true)));
+    assert!(
+        held.has_lock(1, b"p", &span(6, 8, true)) && !held.has_lock(1, b"p", &span(4, 8, true))
+    );
     assert!(!held.has_lock(1, b"p", &span(6, 8, false)), "that would be another one");
 }
 

