@@ -102,7 +102,7 @@ impl Known {
         if let Some(op) = self.open.take() {
             heard::note("files: a call without an answer");
             let mut after = self.model().clone();
-            if after.apply(&op, made(&op, &found)).is_ok() && after == found {
+            if after.apply(&op, self.model().made(&op, &found)).is_ok() && after == found {
                 self.states.push((self.number() + 1, after));
                 self.settle(is_durable);
                 return Ok(false);
@@ -132,12 +132,6 @@ impl Known {
             self.states.drain(..self.states.len() - 1);
         }
     }
-}
-
-/// The inode that a call has made, if it was carried out.
-fn made(op: &Op, found: &Model) -> Option<Ino> {
-    let Op::Create((dir, name), _) = op else { return None };
-    found.nodes.get(dir)?.names.get(name).copied()
 }
 
 fn name(op: &Op) -> String {

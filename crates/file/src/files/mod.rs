@@ -8,6 +8,7 @@
 
 mod attributes;
 mod bytes;
+mod copy;
 mod draft;
 mod frozen;
 mod naming;
