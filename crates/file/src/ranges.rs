@@ -83,8 +83,9 @@ impl Ranges {
         let (begin, end) = (range.start, range.end);
         self.0.range(first..end.max(first)).filter_map(move |(start, piece)| {
             let part = begin.max(*start)..end.min(piece.end);
-            let backing = || piece.backing.behind(part.start.saturating_sub(*start));
-            (!part.is_empty()).then(|| Part { backing: backing(), range: part })
+            let before = part.start.saturating_sub(*start);
+            (!part.is_empty())
+                .then(|| Part { range: part, backing: piece.backing.behind(before) })
         })
     }
 

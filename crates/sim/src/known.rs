@@ -102,7 +102,7 @@ impl Known {
         if let Some(op) = self.open.take() {
             heard::note("files: a call without an answer");
             let mut after = self.model().clone();
-            if after.apply(&op, self.model().made(&op, &found)).is_ok() && after == found {
+            if after.apply(&op, made(&op, self.model(), &found)).is_ok() && after == found {
                 self.states.push((self.number() + 1, after));
                 self.settle(is_durable);
                 return Ok(false);
@@ -131,6 +131,20 @@ impl Known {
         if is_durable {
             self.states.drain(..self.states.len() - 1);
         }
+    }
+}
+
+/// The number that a call has returned, if it was carried out and has left `found`: that of the
+/// inode that it made, or of the bytes that it copied.
+fn made(op: &Op, before: &Model, found: &Model) -> Option<u64> {
+    match op {
+        Op::Create((dir, name), _) => found.nodes.get(dir)?.names.get(name).copied(),
+        Op::Copy((from, at), (to, offset), length) => {
+            let there = found.nodes.get(to)?.data.get(*offset as usize..)?;
+            let copied = before.copied(*from, *at, *length);
+            Some(copied.iter().zip(there).take_while(|(one, other)| one == other).count() as u64)
+        }
+        _ => None,
     }
 }
 

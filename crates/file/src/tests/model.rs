@@ -289,24 +289,10 @@ impl Model {
     }
 
     /// The bytes that a copy takes from a file.
-    fn copied(&self, from: Ino, at: u64, length: u64) -> Vec<u8> {
+    pub fn copied(&self, from: Ino, at: u64, length: u64) -> Vec<u8> {
         let data = &self.nodes[&from].data;
         let begin = data.len().min(at as usize);
         data[begin..data.len().min(begin + length as usize)].to_vec()
-    }
-
-    /// The number that a call has returned whose answer was lost, if it was carried out and has
-    /// left `found`: as [`Self::apply`] takes it.
-    pub fn made(&self, op: &Op, found: &Self) -> Option<u64> {
-        match op {
-            Op::Create((dir, name), _) => found.nodes.get(dir)?.names.get(name).copied(),
-            Op::Copy((from, at), (to, offset), length) => {
-                let there = found.nodes.get(to)?.data.get(*offset as usize..)?;
-                let copied = self.copied(*from, *at, *length);
-                Some(copied.iter().zip(there).take_while(|(one, other)| one == other).count() as u64)
-            }
-            _ => None,
-        }
     }
 
     fn rename(&mut self, from: &Place, to: &Place, how: Rename) -> Result<(), Errno> {
