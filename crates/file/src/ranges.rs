@@ -84,8 +84,7 @@ impl Ranges {
         self.0.range(first..end.max(first)).filter_map(move |(start, piece)| {
             let part = begin.max(*start)..end.min(piece.end);
             let before = part.start.saturating_sub(*start);
-            (!part.is_empty())
-                .then(|| Part { range: part, backing: piece.backing.behind(before) })
+            (!part.is_empty()).then(|| Part { range: part, backing: piece.backing.behind(before) })
         })
     }
 

@@ -39,13 +39,16 @@ impl Files {
         length: u64,
     ) -> Done<u64> {
         is_present(to)?;
+        if length == 0 {
+            return Ok(0);
+        }
         let caller = Caller { origin: None, call: None, ..caller };
         let ends = [at, offset].map(|begin| begin.saturating_add(length));
         if from == to && at < ends[1] && offset < ends[0] {
             return Err(Errno::INVAL.into());
         }
         // The root of a snapshot may go before a commit has the copy.
-        if length > 0 && whence(from).0 == Whence::Present {
+        if whence(from).0 == Whence::Present {
             match self.share(&caller, (from, at), (to, offset), length).await? {
                 0 => {}
                 shared => return Ok(shared),

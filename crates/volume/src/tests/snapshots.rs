@@ -80,6 +80,31 @@ fn a_snapshot_of_what_only_the_log_has_outlives_a_kill() {
 }
 
 #[test]
+fn a_snapshot_has_what_the_log_had_before_a_start_however_soon_it_is_taken() {
+    for seed in 0..20 {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            let handle = made(&bed).await;
+            // More than a start lists at once.
+            for at in 0..10 {
+                write(&handle, at * 4096, b"A").await.unwrap();
+            }
+        });
+        world.crash_process();
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.volumes.take_snapshot("vm1", "s").await.unwrap();
+            bed.volumes.clone_of("vm1", "s", "vm2").await.unwrap();
+            let clone = bed.volumes.attach("vm2").await.unwrap();
+            for at in 0..10 {
+                assert_eq!(read(&clone, at * 4096, 1).await, b"A", "seed {seed}, block {at}");
+            }
+        });
+    }
+}
+
+#[test]
 fn a_volume_whose_writes_wait_for_the_store_has_snapshots_too() {
     let (world, store) = (World::new(3, Faults::none()), Mem::store());
     world.block_on(async {
