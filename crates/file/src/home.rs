@@ -12,7 +12,7 @@ use crate::ranges::{Backing, Part, Ranges};
 use crate::settings::RootSettings;
 use crate::state::{ORPHANS, State, Stored, decode_own};
 use crate::table::{self, Changes};
-use crate::types::{Error, FILE_BYTES_MAX, FileType, ROOT};
+use crate::types::{Error, FILE_BYTES_MAX, FileType, Ino, ROOT};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
 use rekindle_block::{Extents, Layout};
@@ -32,6 +32,9 @@ pub struct Home {
     pub(crate) state: Mutex<State>,
     /// The turn to change the volume: held until the log has the change.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    /// The inodes that the last change that was planned removes: that one has the turn, or the log
+    /// has it. Locked under the state's lock.
+    pub(crate) leaving: Mutex<Vec<Ino>>,
     /// Told when the change whose turn it is has entered the log.
     pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
     /// Whether a change waits for the next flush by age.
@@ -62,6 +65,7 @@ impl Home {
             names: Names::new(content),
             state: Mutex::new(state),
             turn: Arc::default(),
+            leaving: Mutex::default(),
             entered: Mutex::default(),
             is_flush_due: AtomicBool::new(false),
             is_tended: AtomicBool::new(false),

@@ -79,6 +79,16 @@ pub(crate) enum Effect {
     Called(Call),
 }
 
+impl Effect {
+    /// The inode that is gone with it.
+    pub(crate) fn removed(&self) -> Option<Ino> {
+        match self {
+            Effect::Inode { ino, inode: None } => Some(*ino),
+            _ => None,
+        }
+    }
+}
+
 /// Encodes the effects of a call.
 pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
     let mut bytes = vec![VERSION];

@@ -9,6 +9,7 @@ use bed::Bed;
 use model::{Model, carry_out};
 use rekindle_base::random::Random;
 use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_env::sim::{Faults, World};
 use rekindle_staging::Ack;
 
@@ -454,6 +455,60 @@ fn a_commit_folds_thousands_of_records_into_few_chunks() {
         assert!(written < 500, "{written} chunks for 4,000 records");
         assert_eq!(files.list(ROOT, 0, 3000).await.unwrap().len(), 2001);
     });
+}
+
+#[test]
+fn while_a_change_waits_for_room_files_are_opened_and_read() {
+    let (world, mem) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let (store, faults) = fault::wrap(&env, mem, Plan::default());
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        let small = make(&files, ROOT, "small", FileType::Regular).await;
+        let big = make(&files, ROOT, "big", FileType::Regular).await;
+        files.write(CALLER, small, 0, b"hello").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
+        let soon = std::time::Duration::from_secs(120);
+        let mut at = 0;
+        while let Ok(written) = env.timeout(soon, files.write(CALLER, big, at, &[1; 1 << 20])).await
+        {
+            written.unwrap();
+            at += 1 << 20;
+            assert!(at < 256 << 20, "the log takes all of it");
+        }
+        env.timeout(soon, files.open(small)).await.unwrap().unwrap();
+        env.timeout(soon, files.open(ROOT)).await.unwrap().unwrap();
+        let read = env.timeout(soon, files.read(small, 0, 9)).await.unwrap();
+        assert_eq!(read.unwrap(), &b"hello"[..]);
+    });
+}
+
+#[test]
+fn a_file_that_is_removed_while_it_is_opened_is_open_or_gone() {
+    let mut outcomes = std::collections::BTreeSet::new();
+    for seed in 0..60 {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        let env = world.env();
+        world.block_on(async {
+            let bed = Bed::start(&env, &store, 1).await;
+            let files = bed.files(Ack::Flash).await;
+            let file = make(&files, ROOT, "f", FileType::Regular).await;
+            files.write(CALLER, file, 0, b"hello").await.unwrap();
+            let wait = std::time::Duration::from_nanos(seed * 200);
+            let open = async {
+                env.sleep(wait).await;
+                files.open(file).await
+            };
+            let (opened, gone) = futures_util::join!(open, files.unlink(CALLER, ROOT, b"f"));
+            gone.unwrap();
+            let read = files.read(file, 0, 9).await;
+            outcomes.insert(opened.is_ok());
+            assert_eq!(opened.is_ok(), read.is_ok(), "seed {seed}: {opened:?}, {read:?}");
+        });
+    }
+    assert_eq!(outcomes.len(), 2, "before it is removed, and after");
 }
 
 /// Copies all of a file, and returns with how many calls.

@@ -33,12 +33,7 @@ struct Export<'a> {
 }
 
 /// Copies the folder `from` into `top`.
-pub async fn run(
-    remote: &Remote,
-    copy: &Copy,
-    from: u64,
-    (top, merge): (&Path, bool),
-) -> Outcome {
+pub async fn run(remote: &Remote, copy: &Copy, from: u64, (top, merge): (&Path, bool)) -> Outcome {
     let unusable = |error| Failure::new(format!("cannot use {}", top.display())).because(error);
     std::fs::create_dir_all(top).map_err(unusable)?;
     if !merge && std::fs::read_dir(top).map_err(unusable)?.next().is_some() {

@@ -88,12 +88,7 @@ struct Import<'a> {
 }
 
 /// Copies a tree into the folder `to`.
-pub async fn run(
-    remote: &Remote,
-    copy: &Copy,
-    tree: &Tree,
-    (to, merge): (u64, bool),
-) -> Outcome {
+pub async fn run(remote: &Remote, copy: &Copy, tree: &Tree, (to, merge): (u64, bool)) -> Outcome {
     let (found, _) = remote.list(to, 0).await.map_err(|error| failed(&tree.top, error))?;
     if !merge && !found.is_empty() {
         return Err(Failure::new("the folder in the file system is not empty")

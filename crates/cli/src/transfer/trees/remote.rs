@@ -5,7 +5,7 @@ use crate::command::mount::pump::Asker;
 use bytes::Bytes;
 use rekindle_front::fuse::wire::{
     self, AttrOut, EntryOut, InHeader, InitIn, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn,
-    SpaceOut, ValidAttrOut, opcode,
+    ValidAttrOut, opcode,
 };
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -244,12 +244,6 @@ impl Remote {
             }
         }
         Ok(found)
-    }
-
-    /// Returns the bytes that the file system has.
-    pub async fn used(&self) -> Done<u64> {
-        let space: SpaceOut = structure(&self.tell(opcode::STATFS, ROOT, &[]).await?)?;
-        Ok((space.blocks - space.free) * u64::from(space.fragment_bytes))
     }
 
     /// Makes everything durable.
