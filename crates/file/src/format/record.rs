@@ -15,7 +15,7 @@
 //! | 8 | the volume has so many more | bytes (8), inodes (8), both signed |
 //! | 9 | a request was carried out | client (8), request (8), oldest one (8) |
 //! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
-//! | 11 | a range of a file is that of another, as the root has it | number (8), offset (8), length (8), the other's number (8), offset there (8) |
+//! | 13 | a range of a file is that of another, as the root has it | number (8), offset (8), length (8), the other's number (8), offset there (8) |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!
@@ -124,7 +124,7 @@ pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
             }
             Effect::Called(Call { client, at, key }) => put(10, &[*client, *at, *key]),
             Effect::Copy { ino, offset, length, from, at } => {
-                put(11, &[*ino, *offset, *length, *from, *at]);
+                put(13, &[*ino, *offset, *length, *from, *at]);
             }
         }
     }
@@ -177,7 +177,7 @@ fn effect(reader: &mut Reader<'_>) -> Result<Effect, Bad> {
             Effect::Done(Origin { client: ino, request, oldest })
         }
         10 => Effect::Called(Call { client: ino, at: reader.u64()?, key: reader.u64()? }),
-        11 => copy(ino, reader)?,
+        13 => copy(ino, reader)?,
         _ => return Err(Bad("the record has an unknown effect: upgrade rekindle")),
     })
 }

@@ -61,7 +61,7 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..13) {
+    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..15) {
         let _ = decode(&bytes);
         if bytes.len() > 2 {
             bytes[..2].copy_from_slice(&[VERSION, tag]);
