@@ -160,3 +160,33 @@ impl Whole {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(serial: u64, effects: &[Effect]) -> Record {
+        let bytes = bytes::Bytes::from(record::encode(effects));
+        Record {
+            serial: Serial(serial),
+            kind: record::EFFECTS,
+            length: bytes.len() as u64,
+            source: Source::Memory(bytes.clone()),
+            bytes,
+            joined: false,
+        }
+    }
+
+    #[test]
+    fn a_record_that_copies_what_no_root_has_is_refused() {
+        let copy = |at| Effect::Copy { ino: 7, offset: 0, length: 8192, from: 5, at };
+        for (at, is_right) in [(0, true), (4096, false), (8192, false), (16384, true)] {
+            let mut overlay = Overlay::default();
+            let zero = Effect::Zero { ino: 5, offset: 9000, length: 2 };
+            overlay.add(&record(1, &[zero]), None).unwrap();
+            assert_eq!(overlay.add(&record(2, &[copy(at)]), None).is_ok(), is_right, "{at}");
+            overlay.finish(Serial(1));
+            assert!(overlay.add(&record(3, &[copy(at)]), None).is_ok(), "the root has it now");
+        }
+    }
+}

@@ -572,6 +572,46 @@ fn a_copy_of_what_the_root_has_reads_and_writes_no_bytes() {
 }
 
 #[test]
+fn no_file_has_bytes_at_offsets_beyond_all() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 5000]).await.unwrap();
+        for drained in [false, true] {
+            for offset in [u64::MAX, u64::MAX - 50, FILE_BYTES_MAX, FILE_BYTES_MAX - 1] {
+                assert!(files.read(file, offset, 100).await.unwrap().is_empty(), "{drained}");
+                let hole = files.seek(file, offset, Seek::Hole).await;
+                assert_eq!(errno(hole), Some(Errno::NXIO));
+                let fbig = Some(Errno::FBIG);
+                assert_eq!(errno(files.write(CALLER, file, offset, &[1; 2]).await), fbig);
+                let punch = files.allocate(CALLER, file, Allocate::Punch, offset, 100).await;
+                assert_eq!(errno(punch), fbig);
+            }
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn holes_of_a_copy_are_those_of_the_first_file() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 4096]).await.unwrap();
+        files.write(CALLER, file, 1 << 20, &[1; 4096]).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let copy = make(files, ROOT, "copy", FileType::Regular).await;
+        files.write(CALLER, copy, 0, &[1; 8192]).await.unwrap();
+        for drained in [false, true] {
+            copy_all(files, file, copy).await;
+            let seek = async |at, what| files.seek(copy, at, what).await.unwrap();
+            assert_eq!(seek(0, Seek::Hole).await, 4096, "{drained}");
+            assert_eq!(seek(5000, Seek::Data).await, 1 << 20, "{drained}");
+            assert_eq!(seek((1 << 20) + 9, Seek::Hole).await, (1 << 20) + 4096, "{drained}");
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn what_cannot_be_copied_is_refused_and_a_copy_ends_with_the_file() {
     with_files(async |bed, files| {
         let file = make(files, ROOT, "file", FileType::Regular).await;
