@@ -250,7 +250,7 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() -> Result<()> {
     };
     let folder = daemon.scratch().to_owned();
     let told = refused("disk", &folder)?;
-    assert!(told.contains("mount serves file volumes") && told.contains("fs create"), "{told}");
+    assert!(told.contains("and no file system") && told.contains("fs create"), "{told}");
     let told = refused("hoem", &folder)?;
     assert!(told.contains("did you mean 'home'?"), "{told}");
     let told = refused("home", &folder.join("nowhere"))?;

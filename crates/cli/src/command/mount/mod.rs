@@ -70,8 +70,13 @@ pub fn check(volume: &Volume) -> Outcome {
     if volume.kind == FILE {
         return Ok(());
     }
+    if let Some(reason) = &volume.reason {
+        return Err(Failure::new(format!("volume '{}' cannot be served", volume.name))
+            .because(reason)
+            .next("`rekindle verify` names what is damaged"));
+    }
     Err(Failure::new(format!(
-        "volume '{}' is a '{}' volume, and this is for file volumes",
+        "volume '{}' is a '{}' volume, and no file system",
         volume.name, volume.kind
     ))
     .next("create one with `rekindle fs create`")
