@@ -119,10 +119,7 @@ pub async fn run(remote: &Remote, copy: &Copy, tree: &Tree, (to, merge): (u64, b
             import.settle(entry, ino).await?;
         }
     }
-    match to {
-        super::ROOT => Ok(()),
-        _ => import.set(&tree.top, &tree.meta, to, None).await,
-    }
+    import.settle(&Entry { path: PathBuf::new(), meta: tree.meta.clone() }, to).await
 }
 
 impl Import<'_> {
