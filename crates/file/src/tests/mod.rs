@@ -592,6 +592,28 @@ fn no_file_has_bytes_at_offsets_beyond_all() {
 }
 
 #[test]
+fn what_was_cut_off_a_copy_does_not_come_back() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 16384]).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let copy = make(files, ROOT, "copy", FileType::Regular).await;
+        copy_all(files, file, copy).await;
+        for size in [5000, 16384] {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            files.set_attr(CALLER, copy, &set).await.unwrap();
+        }
+        for drained in [false, true] {
+            let bytes = files.read(copy, 0, 20_000).await.unwrap();
+            assert_eq!(bytes.len(), 16384, "{drained}");
+            assert!(bytes[..5000].iter().all(|byte| *byte == 1), "{drained}");
+            assert!(bytes[5000..].iter().all(|byte| *byte == 0), "{drained}");
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn holes_of_a_copy_are_those_of_the_first_file() {
     with_files(async |_, files| {
         let file = make(files, ROOT, "file", FileType::Regular).await;
