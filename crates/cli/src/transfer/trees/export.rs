@@ -1,4 +1,5 @@
 //! A file system, or a folder of it, into a folder of this machine.
+#![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::remote::Remote;
 use super::{Copy, FILES_AT_ONCE, PIECES_AT_ONCE, device_in, failed, kind_of, pieces};
