@@ -46,6 +46,7 @@ pub mod files;
 mod harm;
 mod heard;
 mod join;
+mod kept;
 mod known;
 pub mod linear;
 mod lists;

@@ -8,6 +8,7 @@ use crate::end::{self, Begun, End};
 use crate::harm::{self, Done, Drawer, Harm};
 use crate::heard::{self, Counts};
 use crate::join::join;
+use crate::kept::{self, Listed};
 use crate::records;
 use crate::region::{Excuse, Operation, SharedRegion, judge};
 use crate::remote::{self, Pace};
@@ -98,10 +99,11 @@ struct After {
     checkpoints: Vec<u64>,
 }
 
-/// State that a new life shows of a volume: the regions of its clients.
+/// State that a new life shows of a volume: the regions of its clients, and its snapshots.
 #[derive(Debug)]
 struct Looked {
     found: Vec<Vec<u8>>,
+    snapshots: Listed,
     /// Whether the volume reported lost changes.
     was_told: bool,
 }
@@ -308,6 +310,9 @@ impl Run {
                 _ if unflushed => Excuse::Unflushed,
                 _ => Excuse::Nothing,
             };
+            let is_harmed = matches!(done, Done::Segment(..));
+            let snapshots = subject.judge_snapshots(&looked.snapshots, is_harmed);
+            snapshots.map_err(|why| format!("{}, {why}", subject.what.name()))?;
             let judged = judge(&subject.regions, &looked.found, excuse);
             if judged.map_err(|why| format!("{}, {why}", subject.what.name()))? {
                 heard::note(match done {
@@ -354,7 +359,9 @@ impl Run {
         let mut told = 0;
         loop {
             match read_all(served, subject, self.hurts_flash).await {
-                Ok(found) => return Ok(Looked { found, was_told: told > 0 }),
+                Ok((found, snapshots)) => {
+                    return Ok(Looked { found, snapshots, was_told: told > 0 });
+                }
                 // A batch may hold damaged bytes without the change that has written over them.
                 // Nothing need be accepted then: the next batch takes both.
                 Err(error) if error.kind == Kind::Damaged && (1..TOLD_MAX).contains(&told) => {
@@ -446,12 +453,13 @@ impl Run {
     }
 }
 
-/// Reads all regions of a volume, which is attached for it. `drains`: first all is destaged.
+/// Reads all regions of a volume, which is attached for it, and its list of snapshots. `drains`:
+/// first all is destaged.
 async fn read_all(
     served: &Served,
     subject: &Subject,
     drains: bool,
-) -> Result<Vec<Vec<u8>>, ExportError> {
+) -> Result<(Vec<Vec<u8>>, Listed), ExportError> {
     let told = |error: rekindle_volume::Error| ExportError::from(error);
     let volume = subject.what.attach(served).await?;
     if drains {
@@ -461,7 +469,7 @@ async fn read_all(
     for client in 0..subject.regions.len() {
         all.push(volume.read(client).await.map_err(told)?);
     }
-    Ok(all)
+    Ok((all, kept::listed(&volume)))
 }
 
 /// Starts a node with its volumes, or returns why not.
@@ -545,6 +553,8 @@ async fn work(
     actors.push(Box::pin(table.clone().sweeps(served.clone(), dice.fork())));
     let (user, others) = (served.clone(), table.clone());
     actors.push(Box::pin(user::look_and_command(user, others, was_hurt, dice.fork())));
+    let (keeper, all) = ((served.clone(), open.to_vec()), table.clone());
+    actors.push(Box::pin(kept::keep(keeper, all, was_hurt, dice.fork())));
     if table.has_map() {
         actors.push(Box::pin(user::knock(served.clone(), table.clone(), dice.fork())));
     }
@@ -564,6 +574,9 @@ async fn finish(
         if subject.what == What::Map {
             heard::note("map: drained");
         }
+    }
+    for subject in table.subjects() {
+        kept::compare(served, subject, &mut Random::new(dice.rotate_left(7))).await?;
     }
     let ended = async |job: Result<Job, ApiError>| {
         let job = job.map_err(|error| error.message)?;
@@ -652,7 +665,9 @@ async fn take_away(served: &Served, map: &Subject, dice: &mut Random) -> Result<
                 region.submit(&nothing);
                 region.order(serial);
             }
+            map.kept.lock().values_mut().for_each(|kept| kept.may_be_gone = true);
             service.remove_volume(name, false, true).await.map_err(told)?;
+            map.kept.lock().clear();
             map.regions.iter().for_each(|region| region.lock().take_as_truth(&nothing.bytes));
             heard::note("map: removed");
             match service.volume(name).await {

@@ -317,6 +317,9 @@ fn nothing_is_shown_once_another_node_may_have_the_volume() {
         let files = bed.files_as(Policy::Through, Ack::Flash).await;
         let ino = make(&files, ROOT, "a", FileType::Regular).await;
         files.write(CALLER, ino, 0, b"old").await.unwrap();
+        let snapshots = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+        let node =
+            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
         for may_be_another in [false, true] {
             let shown = [
                 files.attr(ino).await.map(drop),
@@ -325,6 +328,13 @@ fn nothing_is_shown_once_another_node_may_have_the_volume() {
                 files.list(ROOT, 0, 9).await.map(drop),
                 files.read(ino, 0, 9).await.map(drop),
                 files.list_xattrs(ino).await.map(drop),
+                files.list(snapshots, 0, 9).await.map(drop),
+                files.lookup(snapshots, b"absent").await.map(drop),
+                files.space().await.map(drop),
+                // Changes that change nothing.
+                files.create(CALLER, ROOT, b"a", &node).await.map(drop),
+                files.unlink(CALLER, ROOT, b"absent").await,
+                files.rename(CALLER, (ROOT, b"a"), (ROOT, b"a"), Rename::Replace).await,
             ];
             for shown in shown {
                 let is_refused = matches!(shown, Err(Error::Volume(_)));
