@@ -109,7 +109,9 @@ pub async fn keep(
             Err(error) if table.trouble().explains(error.kind) => {}
             Err(error) if table.trouble().ends(error.kind) => {}
             Err(error) if was_hurt && error.kind == Kind::Damaged => {}
-            Err(error) => return Err(format!("a snapshot of the {}: {error}", subject.what.name())),
+            Err(error) => {
+                return Err(format!("a snapshot of the {}: {error}", subject.what.name()));
+            }
         }
     }
     Ok(())

@@ -8,6 +8,7 @@
 
 mod attributes;
 mod bytes;
+mod copy;
 mod draft;
 mod frozen;
 mod naming;
@@ -196,7 +197,9 @@ impl Files {
             judge(&caller, view)?;
             let mut draft = Draft::new(view, now);
             let outcome = plan(&mut draft)?;
-            Ok((outcome, draft.effects(self.size(), &caller)?))
+            let effects = draft.effects(self.size(), &caller)?;
+            *self.home.leaving.lock() = effects.iter().filter_map(Effect::removed).collect();
+            Ok((outcome, effects))
         };
         let (turn, (outcome, effects)) = self.in_turn(draft).await?;
         let rest = self.enter(turn, &effects).await?;

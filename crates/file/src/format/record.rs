@@ -15,6 +15,7 @@
 //! | 8 | the volume has so many more | bytes (8), inodes (8), both signed |
 //! | 9 | a request was carried out | client (8), request (8), oldest one (8) |
 //! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
+//! | 13 | a range of a file is that of another, as the root has it | number (8), offset (8), length (8), the other's number (8), offset there (8) |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!
@@ -27,8 +28,9 @@ use super::Bad;
 use super::inode::{INODE_BYTES, Inode};
 use super::rows::{Named, Xattr, file_type};
 use super::scribe::{Reader, Scribe};
-use crate::types::{Call, Ino, Origin};
+use crate::types::{Call, FILE_BYTES_MAX, Ino, Origin};
 use bytes::Bytes;
+use rekindle_block::PAGE_BYTES;
 
 /// The kind of a record with the effects of one call.
 pub(crate) const EFFECTS: u64 = 1;
@@ -41,13 +43,50 @@ pub(crate) const VERSION: u8 = 1;
 /// One effect of a call: what is, and not what has changed. So it may be applied twice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Effect {
-    Inode { ino: Ino, inode: Option<Inode> },
-    Name { dir: Ino, position: u64, named: Option<Named> },
-    Xattr { ino: Ino, position: u64, xattr: Option<Xattr> },
-    Zero { ino: Ino, offset: u64, length: u64 },
-    More { bytes: i64, inodes: i64 },
+    Inode {
+        ino: Ino,
+        inode: Option<Inode>,
+    },
+    Name {
+        dir: Ino,
+        position: u64,
+        named: Option<Named>,
+    },
+    Xattr {
+        ino: Ino,
+        position: u64,
+        xattr: Option<Xattr>,
+    },
+    Zero {
+        ino: Ino,
+        offset: u64,
+        length: u64,
+    },
+    /// All numbers are multiples of [`PAGE_BYTES`]. No record that the root lacks has changed the
+    /// range of the other file, so the root may become newer before the copy is in it.
+    Copy {
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        from: Ino,
+        at: u64,
+    },
+    More {
+        bytes: i64,
+        inodes: i64,
+    },
     Done(Origin),
     Called(Call),
+}
+
+impl Effect {
+    /// The inode that is gone with it.
+    pub(crate) fn removed(&self) -> Option<Ino> {
+        match self {
+            Effect::Inode { ino, inode: None } => Some(*ino),
+            _ => None,
+        }
+    }
 }
 
 /// Encodes the effects of a call.
@@ -84,6 +123,9 @@ pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
                 put(9, &[*client, *request, *oldest]);
             }
             Effect::Called(Call { client, at, key }) => put(10, &[*client, *at, *key]),
+            Effect::Copy { ino, offset, length, from, at } => {
+                put(13, &[*ino, *offset, *length, *from, *at]);
+            }
         }
     }
     bytes
@@ -135,8 +177,19 @@ fn effect(reader: &mut Reader<'_>) -> Result<Effect, Bad> {
             Effect::Done(Origin { client: ino, request, oldest })
         }
         10 => Effect::Called(Call { client: ino, at: reader.u64()?, key: reader.u64()? }),
+        13 => copy(ino, reader)?,
         _ => return Err(Bad("the record has an unknown effect: upgrade rekindle")),
     })
+}
+
+fn copy(ino: Ino, reader: &mut Reader<'_>) -> Result<Effect, Bad> {
+    let [offset, length, from, at] = [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
+    let ends = [offset, at].map(|begin| begin.checked_add(length));
+    let fits = ends.iter().all(|end| end.is_some_and(|end| end <= FILE_BYTES_MAX));
+    if !fits || [offset, length, at].iter().any(|bytes| !bytes.is_multiple_of(PAGE_BYTES)) {
+        return Err(Bad("the record copies a range that no file has"));
+    }
+    Ok(Effect::Copy { ino, offset, length, from, at })
 }
 
 /// The head of a record with bytes of a file.

@@ -238,10 +238,8 @@ mod tests {
         assert_eq!(count(LogSummary { highest: Serial(22), ..older }, 10), Some(12));
         let of_snapshot = |at| {
             let one = crate::vault::tests::pending(1, at);
-            let vault = Vault {
-                snapshots: vec![one],
-                ..crate::destage::commit::tests::vault(1, 10)
-            };
+            let vault =
+                Vault { snapshots: vec![one], ..crate::destage::commit::tests::vault(1, 10) };
             counted(&summary, &vault).map(|unindexed| unindexed.count)
         };
         assert_eq!(of_snapshot(24), Some(14));
