@@ -46,7 +46,6 @@ pub mod files;
 mod harm;
 mod heard;
 mod join;
-mod kept;
 mod known;
 pub mod linear;
 mod lists;

@@ -143,16 +143,6 @@ impl Region {
         (from, after.map_or(u64::MAX, |serial| serial - 1))
     }
 
-    /// Returns the states in which the region may have been after this serial.
-    #[must_use]
-    pub fn after(&self, serial: u64) -> Vec<Vec<u8>> {
-        let may = |index: &usize| {
-            let (from, to) = self.span(*index);
-            (from..=to).contains(&serial)
-        };
-        (0..self.states.len()).filter(may).map(|index| self.states[index].bytes.clone()).collect()
-    }
-
     /// Returns the index of the oldest state that the excuse permits.
     fn first(&self, excuse: Excuse) -> usize {
         let mark = self.mark();
@@ -295,19 +285,6 @@ mod tests {
         assert!(judged(&two(), &[0, 1], true).is_err(), "4 is there and 2 is not");
         let close = [client(&[Some(2), None]), client(&[Some(3)])];
         assert!(judged(&close, &[2, 0], true).is_err(), "what is behind 2 is behind 3, too");
-    }
-
-    #[test]
-    fn a_serial_has_one_state_unless_a_place_is_not_known() {
-        let region = client(&[Some(2), None, Some(6)]);
-        let after = |serial| region.lock().after(serial).concat();
-        assert_eq!((after(1), after(2)), (vec![0], vec![1]));
-        for serial in 3..6 {
-            assert_eq!(after(serial), [1, 2], "{serial}");
-        }
-        assert_eq!(after(6), [3]);
-        region.lock().submit(&Operation { start: 0, bytes: vec![4] });
-        assert_eq!((after(6), after(7)), (vec![3], vec![3, 4]), "it is under way");
     }
 
     #[test]

@@ -8,7 +8,6 @@ use crate::end::{self, Begun, End};
 use crate::harm::{self, Done, Drawer, Harm};
 use crate::heard::{self, Counts};
 use crate::join::join;
-use crate::kept::{self, Listed};
 use crate::records;
 use crate::region::{Excuse, Operation, SharedRegion, judge};
 use crate::remote::{self, Pace};
@@ -99,11 +98,10 @@ struct After {
     checkpoints: Vec<u64>,
 }
 
-/// State that a new life shows of a volume: the regions of its clients, and its snapshots.
+/// State that a new life shows of a volume: the regions of its clients.
 #[derive(Debug)]
 struct Looked {
     found: Vec<Vec<u8>>,
-    snapshots: Listed,
     /// Whether the volume reported lost changes.
     was_told: bool,
 }
@@ -310,9 +308,6 @@ impl Run {
                 _ if unflushed => Excuse::Unflushed,
                 _ => Excuse::Nothing,
             };
-            let is_harmed = matches!(done, Done::Segment(..));
-            let snapshots = subject.judge_snapshots(&looked.snapshots, is_harmed);
-            snapshots.map_err(|why| format!("{}, {why}", subject.what.name()))?;
             let judged = judge(&subject.regions, &looked.found, excuse);
             if judged.map_err(|why| format!("{}, {why}", subject.what.name()))? {
                 heard::note(match done {
@@ -359,9 +354,7 @@ impl Run {
         let mut told = 0;
         loop {
             match read_all(served, subject, self.hurts_flash).await {
-                Ok((found, snapshots)) => {
-                    return Ok(Looked { found, snapshots, was_told: told > 0 });
-                }
+                Ok(found) => return Ok(Looked { found, was_told: told > 0 }),
                 // A batch may hold damaged bytes without the change that has written over them.
                 // Nothing need be accepted then: the next batch takes both.
                 Err(error) if error.kind == Kind::Damaged && (1..TOLD_MAX).contains(&told) => {
@@ -453,13 +446,12 @@ impl Run {
     }
 }
 
-/// Reads all regions of a volume, which is attached for it, and its list of snapshots. `drains`:
-/// first all is destaged.
+/// Reads all regions of a volume, which is attached for it. `drains`: first all is destaged.
 async fn read_all(
     served: &Served,
     subject: &Subject,
     drains: bool,
-) -> Result<(Vec<Vec<u8>>, Listed), ExportError> {
+) -> Result<Vec<Vec<u8>>, ExportError> {
     let told = |error: rekindle_volume::Error| ExportError::from(error);
     let volume = subject.what.attach(served).await?;
     if drains {
@@ -469,7 +461,7 @@ async fn read_all(
     for client in 0..subject.regions.len() {
         all.push(volume.read(client).await.map_err(told)?);
     }
-    Ok((all, kept::listed(&volume)))
+    Ok(all)
 }
 
 /// Starts a node with its volumes, or returns why not.
@@ -553,8 +545,6 @@ async fn work(
     actors.push(Box::pin(table.clone().sweeps(served.clone(), dice.fork())));
     let (user, others) = (served.clone(), table.clone());
     actors.push(Box::pin(user::look_and_command(user, others, was_hurt, dice.fork())));
-    let (keeper, all) = ((served.clone(), open.to_vec()), table.clone());
-    actors.push(Box::pin(kept::keep(keeper, all, was_hurt, dice.fork())));
     if table.has_map() {
         actors.push(Box::pin(user::knock(served.clone(), table.clone(), dice.fork())));
     }
@@ -574,9 +564,6 @@ async fn finish(
         if subject.what == What::Map {
             heard::note("map: drained");
         }
-    }
-    for subject in table.subjects() {
-        kept::compare(served, subject, &mut Random::new(dice.rotate_left(7))).await?;
     }
     let ended = async |job: Result<Job, ApiError>| {
         let job = job.map_err(|error| error.message)?;
@@ -665,9 +652,7 @@ async fn take_away(served: &Served, map: &Subject, dice: &mut Random) -> Result<
                 region.submit(&nothing);
                 region.order(serial);
             }
-            map.kept.lock().values_mut().for_each(|kept| kept.may_be_gone = true);
             service.remove_volume(name, false, true).await.map_err(told)?;
-            map.kept.lock().clear();
             map.regions.iter().for_each(|region| region.lock().take_as_truth(&nothing.bytes));
             heard::note("map: removed");
             match service.volume(name).await {

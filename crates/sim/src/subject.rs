@@ -1,7 +1,6 @@
 //! The volumes that a run is about, of two kinds.
 
 use crate::boot::{Served, Setup};
-use crate::kept::SharedKept;
 use crate::region::{Region, SharedRegion};
 use crate::{heard, map, records};
 use parking_lot::Mutex;
@@ -36,7 +35,6 @@ pub enum What {
 pub struct Subject {
     pub what: What,
     pub regions: Vec<SharedRegion>,
-    pub kept: SharedKept,
 }
 
 /// A volume in service.
@@ -86,18 +84,13 @@ impl What {
 
     /// Attaches the volume, as a client's session does; retries while the store fails.
     pub async fn attach(self, served: &Served) -> Result<Attached, ExportError> {
-        self.attach_as(served, self.name()).await
-    }
-
-    /// The same with a clone, which has another name.
-    pub async fn attach_as(self, served: &Served, name: &str) -> Result<Attached, ExportError> {
         if self == What::Disk {
-            return served.device(name).await.map(Attached::Disk);
+            return served.device(self.name()).await.map(Attached::Disk);
         }
         loop {
-            match served.volumes.attach_as(name, records::KIND).await {
+            match served.volumes.attach_as(self.name(), records::KIND).await {
                 Ok(handle) => {
-                    served.volumes.client_is_back(name);
+                    served.volumes.client_is_back(self.name());
                     return Ok(Attached::Map(handle));
                 }
                 Err(error) if error.kind().is_retryable() => served.env.sleep(PAUSE).await,
@@ -111,7 +104,7 @@ impl Subject {
     /// Makes a volume with so many clients, of which nothing is written yet.
     pub fn new(what: What, clients: u64) -> Self {
         let region = |_| Arc::new(Mutex::new(Region::new(what.region_bytes())));
-        Self { what, regions: (0..clients).map(region).collect(), kept: SharedKept::default() }
+        Self { what, regions: (0..clients).map(region).collect() }
     }
 }
 
