@@ -702,6 +702,10 @@ impl<'a> Body<'a> {
         match self.string()? {
             name if name.is_empty() || name.len() > NAME_BYTES_MAX => Err(Errno::RANGE),
             name if name.starts_with(b"system.") => Err(Errno::OPNOTSUPP),
+            // A class without a name in it.
+            name if name.iter().position(|byte| *byte == b'.') == Some(name.len() - 1) => {
+                Err(Errno::INVAL)
+            }
             name => Ok(name),
         }
     }

@@ -112,6 +112,7 @@ fn bad_input_gets_the_error_of_posix() {
         (opcode::SETXATTR, words(&[1, 3], b"user.x\0ab"), Errno::INVAL),
         (opcode::SETXATTR, xattr(256), Errno::RANGE),
         (opcode::SETXATTR, xattr(0), Errno::RANGE),
+        (opcode::SETXATTR, words(&[1, 0], b"user.\0a"), Errno::INVAL),
         (opcode::GETXATTR, words(&[1, 0], b"system.posix_acl_access\0"), Errno::OPNOTSUPP),
         (opcode::FALLOCATE, words(&[0, 0, 1, 0, 2, 0, 2, 0], b""), Errno::OPNOTSUPP),
         (opcode::FALLOCATE, words(&[0, 0, 1, 0, 0, 0, 0, 0], b""), Errno::INVAL),
