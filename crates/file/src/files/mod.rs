@@ -134,6 +134,7 @@ impl Files {
     /// Returns the space of the volume.
     pub async fn space(&self) -> Done<Space> {
         let bytes = self.size();
+        self.staged().check_read()?;
         Ok(self.totals(|totals| Space { bytes, bytes_used: totals.bytes, inodes: totals.inodes }))
     }
 
@@ -153,13 +154,15 @@ impl Files {
         let look = Look::new(&self.home.content);
         let found = loop {
             match once(&look) {
-                Ok(found) => break found,
+                Ok(found) => break Ok(found),
+                // That something is not there is an answer, too.
+                Err(Stop::Posix(errno)) => break Err(errno),
                 Err(stop) => self.overcome(&look, stop).await?,
             }
         };
         // Another node may have the volume by now.
         self.staged().check_read()?;
-        Ok(found)
+        Ok(found?)
     }
 
     fn look_once<T>(
@@ -215,6 +218,10 @@ impl Files {
                 Ok(planned) => return Ok((turn, planned)),
                 Err(stop) => {
                     drop(turn);
+                    if matches!(stop, Stop::Posix(_)) {
+                        // No record proves that this node still has the volume.
+                        self.staged().check_read()?;
+                    }
                     self.overcome(&look, stop).await?;
                 }
             }
@@ -223,6 +230,7 @@ impl Files {
 
     async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
         if effects.is_empty() {
+            self.staged().check_read()?;
             return Ok(None);
         }
         let bytes = record::encode(effects);

@@ -11,7 +11,7 @@ use rekindle_base::random::Random;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_env::sim::{Faults, World};
-use rekindle_staging::Ack;
+use rekindle_staging::{Ack, Policy};
 
 fn errno<T>(result: Result<T, Error>) -> Option<Errno> {
     match result {
@@ -306,6 +306,45 @@ fn a_file_in_use_that_nobody_comes_back_to_is_removed_after_a_restart() {
         assert_eq!(files.space().await.unwrap().inodes, 2, "one is in use again");
         files.close(ino).await;
         assert_eq!(files.space().await.unwrap().inodes, 1);
+    });
+}
+
+#[test]
+fn nothing_is_shown_once_another_node_may_have_the_volume() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files_as(Policy::Through, Ack::Flash).await;
+        let ino = make(&files, ROOT, "a", FileType::Regular).await;
+        files.write(CALLER, ino, 0, b"old").await.unwrap();
+        let snapshots = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+        let node =
+            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        for may_be_another in [false, true] {
+            let shown = [
+                files.attr(ino).await.map(drop),
+                files.lookup(ROOT, b"a").await.map(drop),
+                files.lookup(ROOT, b"absent").await.map(drop),
+                files.list(ROOT, 0, 9).await.map(drop),
+                files.read(ino, 0, 9).await.map(drop),
+                files.list_xattrs(ino).await.map(drop),
+                files.list(snapshots, 0, 9).await.map(drop),
+                files.lookup(snapshots, b"absent").await.map(drop),
+                files.space().await.map(drop),
+                // Changes that change nothing.
+                files.create(CALLER, ROOT, b"a", &node).await.map(drop),
+                files.unlink(CALLER, ROOT, b"absent").await,
+                files.rename(CALLER, (ROOT, b"a"), (ROOT, b"a"), Rename::Replace).await,
+            ];
+            for shown in shown {
+                let is_refused = matches!(shown, Err(Error::Volume(_)));
+                assert_eq!(is_refused, may_be_another, "{shown:?}");
+            }
+            bed.lease.set(Some(env.now()));
+        }
+        bed.lease.set(None);
+        assert_eq!(files.read(ino, 0, 9).await.unwrap(), &b"old"[..]);
     });
 }
 
