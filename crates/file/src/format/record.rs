@@ -15,7 +15,7 @@
 //! | 8 | the volume has so many more | bytes (8), inodes (8), both signed |
 //! | 9 | a request was carried out | client (8), request (8), oldest one (8) |
 //! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
-//! | 13 | a range of a file is that of another, as the root has it | number (8), offset (8), length (8), the other's number (8), offset there (8) |
+//! | 13 | a range of a file is that of another | five numbers (8 each): see [`Effect::Copy`] |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!

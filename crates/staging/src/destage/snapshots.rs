@@ -73,8 +73,8 @@ impl Staged {
         Ok(found.next().expect("it was just written"))
     }
 
-    /// Waits until every change that was acknowledged before the call is kept as the policy says: by
-    /// the datastore, or by the log of which a later owner has all. Returns the serial of the last.
+    /// Waits until every change that was acknowledged before the call is kept as the policy says:
+    /// by the datastore, or by the log of which a later owner has all. Returns the last serial.
     async fn settled(&self) -> Result<Serial, Error> {
         let (at, end) = {
             let gate = self.gate.lock();
