@@ -1,7 +1,7 @@
 //! File volumes, mounted: programs see a file system like any other, and a `kill -9` of the daemon
 //! as a stall.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e::Daemon;
 use e2e::daemon::binary;
 use e2e::mounted::{Mounted, skipped, under_kills};
@@ -113,6 +113,50 @@ fn a_copy_goes_on_over_kill_9_of_the_daemon_without_an_error() -> Result<()> {
     mounted.unmount()
 }
 
+/// Copies a file by `copy_file_range` alone, as far as that goes. Returns the count of calls.
+fn copy_by_range(from: &Path, to: &Path) -> Result<u64> {
+    let (from, to) = (File::open(from)?, File::create(to)?);
+    let (mut left, mut calls) = (from.metadata()?.len(), 0);
+    while left > 0 {
+        let length = usize::try_from(left)?;
+        let copied = rustix::fs::copy_file_range(&from, None, &to, None, length)?;
+        ensure!(copied > 0, "{left} bytes are left");
+        (left, calls) = (left - copied as u64, calls + 1);
+    }
+    Ok(calls)
+}
+
+#[test]
+fn a_copy_within_a_volume_takes_one_call_and_goes_on_over_kill_9() -> Result<()> {
+    if skipped(&["cp", "cmp"]) {
+        return Ok(());
+    }
+    let daemon = start("files-ranges")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let root = &mounted.folder;
+    let file = root.join("file");
+    std::fs::write(&file, for_story("file").bytes((48 << 20) + 5))?;
+    File::open(&file)?.sync_all()?;
+    daemon.drain("home")?;
+    assert_eq!(copy_by_range(&file, &root.join("one"))?, 1, "the store has all of it");
+    under_kills(&daemon, 3, || {
+        for number in 0..12 {
+            let to = root.join(format!("copy{number}"));
+            // Some bytes are newer than the store's.
+            File::options().write(true).open(&file)?.write_all_at(&[7; 100], number << 20)?;
+            Shell::new("cp").arg(&file).arg(&to).run()?;
+            e2e::tree::same(&file, &to)?;
+        }
+        Ok(())
+    })?;
+    daemon.drain("home")?;
+    Shell::new("cp").arg(&file).arg(root.join("last")).run()?;
+    std::fs::remove_file(root.join("copy7"))?;
+    e2e::tree::same(&file, &root.join("last"))?;
+    e2e::tree::same(&file, &root.join("copy11"))?;
+    mounted.unmount()
+}
+
 #[test]
 fn names_change_once_over_kill_9_of_the_daemon() -> Result<()> {
     if skipped(&[]) {
@@ -206,7 +250,7 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() -> Result<()> {
     };
     let folder = daemon.scratch().to_owned();
     let told = refused("disk", &folder)?;
-    assert!(told.contains("mount serves file volumes") && told.contains("fs create"), "{told}");
+    assert!(told.contains("and no file system") && told.contains("fs create"), "{told}");
     let told = refused("hoem", &folder)?;
     assert!(told.contains("did you mean 'home'?"), "{told}");
     let told = refused("home", &folder.join("nowhere"))?;

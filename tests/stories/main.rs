@@ -36,6 +36,7 @@ mod s3;
 mod salvage;
 mod snapshots;
 mod suites;
+mod trees;
 mod two_nodes;
 mod upgrade;
 mod warm_memory;

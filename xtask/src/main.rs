@@ -29,6 +29,10 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let rest = arguments.get(1..).unwrap_or_default();
     std::env::set_current_dir(run::root())?;
+    if arguments.iter().any(|word| word == "--help" || word == "-h") {
+        print!("{HELP}");
+        return Ok(());
+    }
     match arguments.first().map(String::as_str) {
         Some("check") => check(),
         Some("test") => test(),
@@ -43,7 +47,7 @@ fn main() -> Result<()> {
             [one] if one == "--ceph" => tools::install().and_then(|_| tools::install_ceph()),
             other => bail!("`tools` takes --ceph, not {other:?}"),
         },
-        Some("help" | "--help" | "-h") | None => {
+        Some("help") | None => {
             print!("{HELP}");
             Ok(())
         }

@@ -51,6 +51,34 @@ impl Extents {
         Ok(growing.root)
     }
 
+    /// Has the range from `position` on show what another tree shows in `range`. Both begin and end
+    /// with pages. No chunk is read or written.
+    pub async fn share(
+        &self,
+        batch: &mut Batch,
+        (root, position): (&Root, u64),
+        (other, range): (&Root, Range<u64>),
+    ) -> Result<Root, StagingError> {
+        let pages = range.start / self.page_bytes..range.end.div_ceil(self.page_bytes);
+        let there = |page: u64| position / self.page_bytes + (page - pages.start);
+        let (mut growing, mut from) = (Growing::new(*root), pages.start);
+        while from < pages.end {
+            let stretch = from..pages.end.min(from + limits::STRETCH_PAGES_MAX);
+            from = stretch.end;
+            self.vacate(&mut growing, there(stretch.start)..there(stretch.end)).await?;
+            for (run, pointer) in self.runs(other, stretch).await? {
+                let run = Run { page: there(run.page), ..run };
+                growing.changes.insert(self.layout.key(&run), Some(pointer));
+            }
+            if growing.changes.len() >= limits::CHANGES_MAX {
+                self.apply(batch, &mut growing).await?;
+                batch.flush().await?;
+            }
+        }
+        self.apply(batch, &mut growing).await?;
+        Ok(growing.root)
+    }
+
     /// Returns the stretches of pages that are written anew together with the changes.
     async fn widened(&self, root: &Root, changes: &[Fold]) -> Result<Vec<Range<u64>>, Error> {
         if root.is_none() || matches!(self.layout, Layout::Fixed { .. }) {

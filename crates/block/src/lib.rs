@@ -20,4 +20,4 @@ mod windows;
 pub use device::{Device, Gathered};
 pub use extents::Extents;
 pub use kind::{Block, KIND};
-pub use layout::Layout;
+pub use layout::{Layout, PAGE_BYTES};

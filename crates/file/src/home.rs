@@ -8,11 +8,11 @@ use crate::limits;
 use crate::look::unreadable;
 use crate::names::Names;
 use crate::overlay::{Dirty, Overlay};
-use crate::ranges::Ranges;
+use crate::ranges::{Backing, Part, Ranges};
 use crate::settings::RootSettings;
 use crate::state::{ORPHANS, State, Stored, decode_own};
 use crate::table::{self, Changes};
-use crate::types::{Error, FILE_BYTES_MAX, FileType, ROOT};
+use crate::types::{Error, FILE_BYTES_MAX, FileType, Ino, ROOT};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
 use rekindle_block::{Extents, Layout};
@@ -32,6 +32,9 @@ pub struct Home {
     pub(crate) state: Mutex<State>,
     /// The turn to change the volume: held until the log has the change.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    /// The inodes that the last change that was planned removes: that one has the turn, or the log
+    /// has it. Locked under the state's lock.
+    pub(crate) leaving: Mutex<Vec<Ino>>,
     /// Told when the change whose turn it is has entered the log.
     pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
     /// Whether a change waits for the next flush by age.
@@ -63,6 +66,7 @@ impl Home {
             names: Names::new(content),
             state: Mutex::new(state),
             turn: Arc::default(),
+            leaving: Mutex::default(),
             entered: Mutex::default(),
             is_flush_due: AtomicBool::new(false),
             is_tended: AtomicBool::new(false),
@@ -194,7 +198,7 @@ impl Home {
                 continue;
             }
             let stored = self.stored(root, ino).await?;
-            let row = self.write_inode(batch, stored, dirty).await?;
+            let row = self.write_inode((batch, root), stored, dirty).await?;
             rows.insert(ino, row.map(|stored| stored.encode()));
         }
         let kept = changes_of(&overlay.kept, |kept| kept.to_vec());
@@ -211,7 +215,7 @@ impl Home {
     /// Writes what has changed below an inode. Returns its row; `None`: it is gone.
     async fn write_inode(
         &self,
-        batch: &mut Batch,
+        (batch, base): (&mut Batch, &Root),
         stored: Option<Stored>,
         dirty: Dirty,
     ) -> Result<Option<Stored>, Error> {
@@ -228,7 +232,7 @@ impl Home {
         let (content, xattrs) = stored.map_or((None, None), |one| (one.content, one.xattrs));
         let content = match inode.kind {
             FileType::Regular => {
-                self.write_ranges(batch, (content, old_size), &dirty.ranges).await?
+                self.write_ranges((batch, base), (content, old_size), &dirty.ranges).await?
             }
             FileType::Directory => self.write_names(batch, &content, &dirty).await?,
             _ => None,
@@ -259,27 +263,39 @@ impl Home {
         }
     }
 
-    /// Writes ranges of a file. Nothing is stored beyond its old size.
+    /// Writes ranges of a file. Nothing is stored beyond its old size but what is copied.
     async fn write_ranges(
         &self,
-        batch: &mut Batch,
+        (batch, base): (&mut Batch, &Root),
         (root, old_size): (Root, u64),
         ranges: &Ranges,
     ) -> Result<Root, Error> {
-        let stored_end = old_size.next_multiple_of(self.extents.page_bytes());
-        let mut root = root;
+        let page = self.extents.page_bytes();
+        let (mut root, mut stored_end) = (root, old_size.next_multiple_of(page));
+        // Whole pages are copied first: what was changed in some of them since goes over them.
+        for Part { range, backing } in ranges.within(0..FILE_BYTES_MAX) {
+            let Backing::File { ino, at } = backing else { continue };
+            let other = self.stored(base, ino).await?.and_then(|stored| stored.content);
+            let begin = range.start / page * page;
+            let end = range.end.next_multiple_of(page);
+            let from = at - (range.start - begin);
+            let other = (&other, from..from + (end - begin));
+            root = self.extents.share(batch, (&root, begin), other).await?;
+            stored_end = stored_end.max(end);
+        }
         let mut folds: Vec<Fold> = Vec::new();
-        for part in ranges.within(0..FILE_BYTES_MAX) {
-            let is_zero = part.is_zero();
-            let end = if is_zero { part.range.end.min(stored_end) } else { part.range.end };
-            let Some(span) = end.checked_sub(part.range.start).filter(|span| *span > 0) else {
+        for Part { range, backing } in ranges.within(0..FILE_BYTES_MAX) {
+            let is_zero = backing.is_zero();
+            let Backing::Record(source) = backing else { continue };
+            let end = if is_zero { range.end.min(stored_end) } else { range.end };
+            let Some(span) = end.checked_sub(range.start).filter(|span| *span > 0) else {
                 continue;
             };
-            if is_zero && part.range.start == 0 && end >= stored_end {
+            if is_zero && range.start == 0 && end >= stored_end {
                 root = None;
                 continue;
             }
-            folds.push(Fold { position: part.range.start, span, source: part.source });
+            folds.push(Fold { position: range.start, span, source });
         }
         match folds.is_empty() {
             true => Ok(root),

@@ -8,7 +8,7 @@ use crate::format::Bad;
 use crate::format::inode::Inode;
 use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
 use crate::format::rows::{Named, Totals, Xattr};
-use crate::ranges::Ranges;
+use crate::ranges::{Backing, Ranges};
 use crate::types::{Call, FILE_BYTES_MAX, Ino, Origin};
 use bytes::Bytes;
 use rekindle_base::Serial;
@@ -61,7 +61,7 @@ impl Overlay {
         match record.kind {
             record::EFFECTS => {
                 for effect in record::decode(&record.bytes)? {
-                    self.effect(serial, effect);
+                    self.effect(serial, effect)?;
                 }
             }
             record::WRITE => {
@@ -70,7 +70,8 @@ impl Overlay {
                 let dirty = self.inodes.entry(ino).or_default();
                 dirty.inode = Some((serial, Some(inode)));
                 let range = offset..offset.saturating_add(length);
-                dirty.ranges.put(range, serial, record.source.clone(), WRITE_HEAD_BYTES as u64);
+                let source = record.source.behind(WRITE_HEAD_BYTES as u64);
+                dirty.ranges.put(range, serial, Backing::Record(source));
                 if more != 0 {
                     self.whole.push_back((serial, Whole::More { bytes: more, inodes: 0 }));
                 }
@@ -83,7 +84,7 @@ impl Overlay {
         Ok(())
     }
 
-    fn effect(&mut self, serial: Serial, effect: Effect) {
+    fn effect(&mut self, serial: Serial, effect: Effect) -> Result<(), Bad> {
         match effect {
             Effect::Inode { ino, inode } => {
                 self.whole.push_back((serial, Whole::Numbered(ino)));
@@ -104,7 +105,16 @@ impl Overlay {
             Effect::Zero { ino, offset, length } => {
                 let dirty = self.inodes.entry(ino).or_default();
                 let range = offset..offset.saturating_add(length).min(FILE_BYTES_MAX);
-                dirty.ranges.put(range, serial, Source::Zero, 0);
+                dirty.ranges.put(range, serial, Backing::Record(Source::Zero));
+            }
+            Effect::Copy { ino, offset, length, from, at } => {
+                let changed = self.inodes.get(&from);
+                if changed.is_some_and(|dirty| dirty.ranges.has_any(at..at + length)) {
+                    return Err(Bad("the record copies a range that the root does not have"));
+                }
+                let dirty = self.inodes.entry(ino).or_default();
+                let backing = Backing::File { ino: from, at };
+                dirty.ranges.put(offset..offset + length, serial, backing);
             }
             Effect::More { bytes, inodes } => {
                 self.whole.push_back((serial, Whole::More { bytes, inodes }));
@@ -119,6 +129,7 @@ impl Overlay {
                 }
             }
         }
+        Ok(())
     }
 
     /// Adds what the records say of the whole volume.
@@ -160,6 +171,36 @@ impl Whole {
             Whole::Called(call) => totals.note_call(call),
             Whole::Kept(more) => totals.kept = totals.kept.saturating_add_signed(*more),
             Whole::Numbered(ino) => totals.next_ino = totals.next_ino.max(ino.saturating_add(1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(serial: u64, effects: &[Effect]) -> Record {
+        let bytes = bytes::Bytes::from(record::encode(effects));
+        Record {
+            serial: Serial(serial),
+            kind: record::EFFECTS,
+            length: bytes.len() as u64,
+            source: Source::Memory(bytes.clone()),
+            bytes,
+            joined: false,
+        }
+    }
+
+    #[test]
+    fn a_record_that_copies_what_no_root_has_is_refused() {
+        let copy = |at| Effect::Copy { ino: 7, offset: 0, length: 8192, from: 5, at };
+        for (at, is_right) in [(0, true), (4096, false), (8192, false), (16384, true)] {
+            let mut overlay = Overlay::default();
+            let zero = Effect::Zero { ino: 5, offset: 9000, length: 2 };
+            overlay.add(&record(1, &[zero]), None).unwrap();
+            assert_eq!(overlay.add(&record(2, &[copy(at)]), None).is_ok(), is_right, "{at}");
+            overlay.finish(Serial(1));
+            assert!(overlay.add(&record(3, &[copy(at)]), None).is_ok(), "the root has it now");
         }
     }
 }

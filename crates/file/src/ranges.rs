@@ -1,5 +1,6 @@
 //! Ranges of a file that the root does not have: the newest one hides what is below it.
 
+use crate::types::Ino;
 use rekindle_base::Serial;
 use rekindle_staging::Source;
 use std::collections::BTreeMap;
@@ -13,22 +14,35 @@ pub(crate) struct Ranges(BTreeMap<u64, Piece>);
 struct Piece {
     end: u64,
     serial: Serial,
-    source: Source,
-    /// The byte of the source with which the piece begins.
-    at: u64,
+    backing: Backing,
+}
+
+/// Where the bytes of a range are, from its first one on.
+#[derive(Clone)]
+pub(crate) enum Backing {
+    /// In a record of the log; or they are zeros.
+    Record(Source),
+    /// The root has them, from byte `at` of this file on: they were copied from there.
+    File { ino: Ino, at: u64 },
+}
+
+impl Backing {
+    fn behind(&self, bytes: u64) -> Self {
+        match self {
+            Self::Record(source) => Self::Record(source.behind(bytes)),
+            Self::File { ino, at } => Self::File { ino: *ino, at: at + bytes },
+        }
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        matches!(self, Self::Record(Source::Zero))
+    }
 }
 
 /// A part of a piece.
 pub(crate) struct Part {
     pub(crate) range: Range<u64>,
-    /// Its bytes, from the part's first one on.
-    pub(crate) source: Source,
-}
-
-impl Part {
-    pub(crate) fn is_zero(&self) -> bool {
-        matches!(self.source, Source::Zero)
-    }
+    pub(crate) backing: Backing,
 }
 
 impl Ranges {
@@ -36,8 +50,8 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// Puts a range, whose bytes begin at byte `at` of the source.
-    pub(crate) fn put(&mut self, range: Range<u64>, serial: Serial, source: Source, at: u64) {
+    /// Puts a range.
+    pub(crate) fn put(&mut self, range: Range<u64>, serial: Serial, backing: Backing) {
         if range.is_empty() {
             return;
         }
@@ -45,14 +59,18 @@ impl Ranges {
         self.cut(range.end);
         let hidden: Vec<u64> = self.0.range(range.clone()).map(|(start, _)| *start).collect();
         hidden.iter().for_each(|start| drop(self.0.remove(start)));
-        self.0.insert(range.start, Piece { end: range.end, serial, source, at });
+        self.0.insert(range.start, Piece { end: range.end, serial, backing });
     }
 
     /// Ends the piece that reaches beyond `at` there, and begins another one.
     fn cut(&mut self, at: u64) {
         let Some((start, piece)) = self.0.range_mut(..at).next_back() else { return };
         if piece.end > at {
-            let rest = Piece { at: piece.at + (at - start), ..piece.clone() };
+            let rest = Piece {
+                end: piece.end,
+                serial: piece.serial,
+                backing: piece.backing.behind(at - start),
+            };
             piece.end = at;
             self.0.insert(at, rest);
         }
@@ -65,9 +83,13 @@ impl Ranges {
         let (begin, end) = (range.start, range.end);
         self.0.range(first..end.max(first)).filter_map(move |(start, piece)| {
             let part = begin.max(*start)..end.min(piece.end);
-            let at = piece.at + (part.start.saturating_sub(*start));
-            (!part.is_empty()).then(|| Part { range: part, source: piece.source.behind(at) })
+            let before = part.start.saturating_sub(*start);
+            (!part.is_empty()).then(|| Part { range: part, backing: piece.backing.behind(before) })
         })
+    }
+
+    pub(crate) fn has_any(&self, range: Range<u64>) -> bool {
+        self.within(range).next().is_some()
     }
 
     /// Drops what the root has.
@@ -96,7 +118,7 @@ mod tests {
                     true => Source::Zero,
                     false => Source::Memory((0..length + 3).map(|n| (n + serial) as u8).collect::<Vec<_>>().into()),
                 };
-                ranges.put(range.clone(), Serial(serial), source, 3);
+                ranges.put(range.clone(), Serial(serial), Backing::Record(source.behind(3)));
                 for at in range {
                     bytes[at as usize] = Some((serial, if *zero { 0 } else { (at - start + 3 + serial) as u8 }));
                 }
@@ -109,7 +131,8 @@ mod tests {
                 for at in part.range.clone() {
                     let mut byte = [0];
                     let within = at - part.range.start;
-                    let is_read = part.source.read_now(within, &mut byte).unwrap();
+                    let Backing::Record(source) = &part.backing else { panic!("it was put so") };
+                    let is_read = source.read_now(within, &mut byte).unwrap();
                     prop_assert!(is_read);
                     found[at as usize] = Some(byte[0]);
                 }

@@ -120,6 +120,13 @@ pub trait Target: Clone + Send + Sync + 'static {
         what: Allocate,
         range: (u64, u64),
     ) -> impl Future<Output = Done<()>> + Send;
+    fn copy(
+        &self,
+        caller: Caller<'_>,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        length: u64,
+    ) -> impl Future<Output = Done<u64>> + Send;
     fn seek(&self, ino: Ino, offset: u64, what: Seek) -> impl Future<Output = Done<u64>> + Send;
     fn list(
         &self,
@@ -209,6 +216,15 @@ impl Target for Files {
         (offset, length): (u64, u64),
     ) -> Done<()> {
         self.allocate(caller, ino, what, offset, length).await
+    }
+    async fn copy(
+        &self,
+        caller: Caller<'_>,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        length: u64,
+    ) -> Done<u64> {
+        self.copy(caller, from, to, length).await
     }
     async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
         self.seek(ino, offset, what).await

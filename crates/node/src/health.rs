@@ -212,8 +212,7 @@ impl Troubles {
         }
         for (name, reason) in &facts.pinned {
             let message = format!(
-                "volume '{name}' keeps its changes in the log until it can be served, and other volumes lack that room: {reason}. Start \
-                 that machine again, or give the volume up: `rekindle volume rm {name} --now`"
+                "{name} keeps its changes in the log until it can be served, and other volumes lack that room: {reason}"
             );
             self.say("volume-keeps-log", false, None, message);
         }
@@ -699,13 +698,13 @@ mod tests {
 
     #[test]
     fn a_volume_that_keeps_room_of_the_log_is_named_with_the_way_out() {
-        let pinned = vec![("vm1".to_owned(), "its machine is lost".to_owned())];
+        let pinned = vec![("volume 'vm1'".to_owned(), "its machine is lost".to_owned())];
         let (health, trouble) = one(Facts { pinned, ..Facts::default() });
         assert_eq!(
             (health.state.as_str(), trouble.what.as_str()),
             ("degraded", "volume-keeps-log")
         );
-        for word in ["'vm1' keeps", "its machine is lost", "`rekindle volume rm vm1 --now`"] {
+        for word in ["'vm1' keeps", "its machine is lost"] {
             assert!(trouble.message.contains(word), "{word}: {trouble:?}");
         }
     }

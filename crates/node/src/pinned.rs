@@ -5,14 +5,19 @@ use parking_lot::Mutex;
 use rekindle_base::VolumeId;
 use std::collections::BTreeMap;
 
-/// Such volumes of a node: the name of each, and the reason.
+/// Such volumes of a node: each in words, and the reason with what to do.
 #[derive(Default)]
 pub(crate) struct Pinned(Mutex<BTreeMap<VolumeId, (String, String)>>);
 
 impl Pinned {
-    /// Notes that a volume cannot come into service, and why.
+    /// Notes that a volume cannot come into service, why, and what to do.
     pub(crate) fn note(&self, volume: VolumeId, name: &str, reason: String) {
         self.0.lock().insert(volume, (name.to_owned(), reason));
+    }
+
+    /// Notes that a volume came into service.
+    pub(crate) fn forget(&self, volume: VolumeId) {
+        self.0.lock().remove(&volume);
     }
 
     /// Keeps those volumes that the log still has changes of.
@@ -20,7 +25,7 @@ impl Pinned {
         self.0.lock().retain(|volume, _| is_in_log(*volume));
     }
 
-    /// The names of the volumes, each with the reason.
+    /// The volumes, each with the reason.
     pub(crate) fn now(&self) -> Vec<(String, String)> {
         self.0.lock().values().cloned().collect()
     }

@@ -102,7 +102,7 @@ impl Known {
         if let Some(op) = self.open.take() {
             heard::note("files: a call without an answer");
             let mut after = self.model().clone();
-            if after.apply(&op, made(&op, &found)).is_ok() && after == found {
+            if after.apply(&op, made(&op, self.model(), &found)).is_ok() && after == found {
                 self.states.push((self.number() + 1, after));
                 self.settle(is_durable);
                 return Ok(false);
@@ -134,10 +134,18 @@ impl Known {
     }
 }
 
-/// The inode that a call has made, if it was carried out.
-fn made(op: &Op, found: &Model) -> Option<Ino> {
-    let Op::Create((dir, name), _) = op else { return None };
-    found.nodes.get(dir)?.names.get(name).copied()
+/// The number that a call has returned, if it was carried out and has left `found`: that of the
+/// inode that it made, or of the bytes that it copied.
+fn made(op: &Op, before: &Model, found: &Model) -> Option<u64> {
+    match op {
+        Op::Create((dir, name), _) => found.nodes.get(dir)?.names.get(name).copied(),
+        Op::Copy((from, at), (to, offset), length) => {
+            let there = found.nodes.get(to)?.data.get(*offset as usize..)?;
+            let copied = before.copied(*from, *at, *length);
+            Some(copied.iter().zip(there).take_while(|(one, other)| one == other).count() as u64)
+        }
+        _ => None,
+    }
 }
 
 fn name(op: &Op) -> String {

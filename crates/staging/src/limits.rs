@@ -9,6 +9,11 @@ pub(crate) const CHANGES_MAX: u64 = 1 << 20;
 pub(crate) const ENTRY_BYTES: u64 = 64;
 /// Most changes in one destage batch.
 pub(crate) const BATCH_CHANGES_MAX: usize = 128 * 1024;
+/// Mean length of changes from which they are a stream, bytes.
+pub(crate) const STREAM_CHANGE_BYTES: u64 = 64 << 10;
+/// Unfinished bytes of a stream that are destaged at once. A stream hardly writes over itself, so a
+/// larger batch spares nothing; and so few bytes are still in warm memory when they are folded.
+pub(crate) const STREAM_BYTES: u64 = 128 << 20;
 /// Least number of batches that make up a volume's share: a commit then frees small portions, and
 /// flow control can follow.
 pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;

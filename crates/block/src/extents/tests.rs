@@ -160,6 +160,49 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn ranges_that_are_shared_show_what_the_other_tree_shows(
+        seed: u64,
+        one in batches(),
+        other in batches(),
+        shares in proptest::collection::vec((0u64..40, 0u64..40, 1u64..20), 1..6),
+        layout in proptest::sample::select(&LAYOUTS),
+    ) {
+        const SIZE: u64 = 64 * BLOCK;
+        let world = World::new(seed, Faults::none());
+        let store = Mem::store();
+        world.block_on(async {
+            let home = Extents::new(content(&world, &store), SIZE, layout);
+            let (mut trees, mut models) = ([None; 2], [vec![0; SIZE as usize], vec![0; SIZE as usize]]);
+            for (at, batches) in [one, other].into_iter().enumerate() {
+                for batch in batches {
+                    let changes = make_changes(&mut models[at], batch);
+                    trees[at] = fold(&home, &trees[at], &changes).await;
+                }
+            }
+            let count = || {
+                let stats = home.content.stats();
+                stats.chunks_written + stats.chunks_deduplicated
+            };
+            let before = count();
+            for (position, from, count) in shares {
+                let (range, to) = (from * BLOCK..(from + count) * BLOCK, position * BLOCK);
+                let shown = models[1][range.start as usize..range.end as usize].to_vec();
+                models[0][to as usize..to as usize + shown.len()].copy_from_slice(&shown);
+                let mut batch = home.content.batch();
+                trees[0] = home.share(&mut batch, (&trees[0], to), (&trees[1], range)).await.unwrap();
+                batch.flush().await.unwrap();
+                batch.committed();
+                compare(&home, &trees[0], &models[0]).await;
+            }
+            let written = count() - before;
+            assert!(written < 30, "{written} chunks: only nodes of trees are written");
+        });
+    }
+}
+
 #[test]
 fn a_large_fold_goes_through_several_windows() {
     LAYOUTS.into_iter().for_each(fold_largely);

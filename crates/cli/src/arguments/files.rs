@@ -26,6 +26,10 @@ pub enum Fs {
     /// Show one file system
     #[command(after_help = "Example:\n  rekindle fs show home")]
     Show(Named),
+    /// Copy a folder of this machine into a file system
+    Import(ImportTree),
+    /// Copy a file system, or a part of it, into a folder of this machine
+    Export(ExportTree),
 }
 
 #[derive(Debug, Args)]
@@ -48,6 +52,61 @@ pub struct CreateFs {
     pub size: u64,
     #[command(flatten)]
     pub writes: Writes,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle fs import /srv/home home
+  rekindle fs import ./photos home --to /photos
+  rekindle fs import /srv/home home --merge    go on where it broke off
+
+Owners, modes, times, links, holes and extended attributes come along. No mount
+is needed, and the daemon may be restarted meanwhile. When the command ends, all
+of it is durable. Run it as root to read every file.")]
+pub struct ImportTree {
+    /// The folder, whose content is copied
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// The file system
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// The folder in the file system, which is made if it is not there
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub to: PathBuf,
+    /// Copy into a folder that is not empty: a file that has the same size and time of change is
+    /// left, another one of the same name is replaced
+    #[arg(long)]
+    pub merge: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle fs export home /mnt/usb/home
+  rekindle fs export home ./old --snapshot monday
+  rekindle fs export home ./photos --from /photos
+
+Owners, modes, times, links, holes and extended attributes come along; owners
+need root. A snapshot is as it was at one moment, while a file system that is in
+use changes under the copy.")]
+pub struct ExportTree {
+    /// The file system
+    #[arg(value_parser = parse::volume_name)]
+    pub name: String,
+    /// The folder to copy into, which is made if it is not there
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Copy what this snapshot has
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub snapshot: Option<String>,
+    /// The folder in the file system
+    #[arg(long, value_name = "PATH", default_value = "/")]
+    pub from: PathBuf,
+    /// Copy into a folder that is not empty: a file that has the same size and time of change is
+    /// left, another one of the same name is replaced
+    #[arg(long)]
+    pub merge: bool,
 }
 
 #[derive(Debug, Args)]

@@ -17,7 +17,7 @@ pub use appliance::Appliance;
 use clap::{Args, Parser, Subcommand};
 pub use cluster::Cluster;
 pub use drill::{Attach, Drill, Failover, How, Restart};
-pub use files::{CreateFs, Fs, Mount};
+pub use files::{CreateFs, ExportTree, Fs, ImportTree, Mount};
 pub use kept::{Purge, Rename, Resize, Restore, Rollback, Set};
 pub use lab::Lab;
 pub use look::{

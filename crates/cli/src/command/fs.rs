@@ -3,6 +3,7 @@
 use super::{client, create, volume};
 use crate::arguments::{Common, Create, CreateFs, Fs, Named};
 use crate::client::volume_path;
+use crate::transfer::trees;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::http::api::Volume;
@@ -18,6 +19,8 @@ pub fn run(common: &Common, request: &Fs) -> Outcome {
         Fs::Create(create) => make(common, create),
         Fs::Ls => list(common),
         Fs::Show(named) => show(common, named),
+        Fs::Import(import) => trees::import(common, import),
+        Fs::Export(export) => trees::export(common, export),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::arguments::{Common, Stop};
 use crate::client::Client;
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
+use rekindle_front::http::api::Status;
 use rekindle_supervise::endpoints;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
@@ -23,6 +24,7 @@ pub fn run(common: &Common, stop: &Stop) -> Outcome {
     let client = client(common)?;
     let mut interrupts = client.interrupts()?;
     let mut follower = Follower::new(stop.drain);
+    follower.unserved = unserved(&client);
     let begun: StopProgress = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
     let mut ended = begun.phase == "ended";
     follower.show(&begun);
@@ -46,6 +48,14 @@ pub fn run(common: &Common, stop: &Stop) -> Outcome {
         return Err(killed(client.dir()));
     }
     follower.finish(common)
+}
+
+/// Count of the volumes that cannot be served and have changes in the log.
+fn unserved(client: &Client) -> usize {
+    let status: Outcome<Status> = client.get("/api/v1/status");
+    // It is only for the words at the end.
+    let troubles = status.map(|status| status.health.troubles).unwrap_or_default();
+    troubles.iter().filter(|trouble| trouble.what == "volume-keeps-log").count()
 }
 
 fn killed(dir: &Path) -> Failure {
@@ -85,12 +95,15 @@ struct Follower {
     hurried: bool,
     /// The largest backlog that was seen.
     owed_bytes: u64,
+    /// Count of the volumes that could not be served and have changes in the log.
+    unserved: usize,
     last: Option<StopProgress>,
 }
 
 impl Follower {
     fn new(drain: bool) -> Self {
-        Self { bar: output::progress(), draining: drain, hurried: false, owed_bytes: 0, last: None }
+        let (bar, draining) = (output::progress(), drain);
+        Self { bar, draining, hurried: false, owed_bytes: 0, unserved: 0, last: None }
     }
 
     fn show(&mut self, now: &StopProgress) {
@@ -138,6 +151,10 @@ impl Follower {
                 "volumes": end.map(|end| end.volumes),
             }),
             &match kept {
+                Some(0) if self.unserved > 0 => format!(
+                    "stopped; the changes of {} volume(s) that could not be served are only in the log: keep this folder",
+                    self.unserved
+                ),
                 Some(0) => "stopped; everything is in the store".to_owned(),
                 Some(kept) => {
                     format!("stopped; {} are in the log for the next start", format_size(kept))

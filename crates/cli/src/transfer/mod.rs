@@ -1,5 +1,5 @@
 //! Images of disks, into volumes and out of them: raw ones by our own NBD client, others by
-//! `qemu-img`.
+//! `qemu-img`; trees of files in [`trees`].
 
 mod mark;
 mod pipe;
@@ -7,6 +7,7 @@ mod qcow2;
 mod qemu;
 mod raw;
 mod target;
+pub mod trees;
 
 use crate::arguments::{Common, Create, Export, Format, Import, Writes};
 use crate::client::{Client, Interrupts, volume_path};

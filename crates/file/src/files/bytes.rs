@@ -9,13 +9,13 @@ use crate::format::inode::Inode;
 use crate::format::record::{self, WRITE_HEAD_BYTES, WriteHead};
 use crate::limits;
 use crate::look::Stop;
-use crate::ranges::Part;
+use crate::ranges::{Backing, Part};
 use crate::state::View;
 use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_content::tree::Root;
-use rekindle_staging::{NewRecord, RangeHome};
+use rekindle_staging::{NewRecord, RangeHome, Source};
 use std::ops::Range;
 
 /// Most bytes of a write that one record carries; a longer write is a group of records.
@@ -27,11 +27,18 @@ struct Whereabouts {
     /// What the root has.
     root: Root,
     /// What is newer, within the range that was asked for.
-    parts: Vec<Part>,
+    parts: Vec<(Range<u64>, Newer)>,
+}
+
+/// Where bytes are that the root does not have at their place.
+enum Newer {
+    Record(Source),
+    /// The content of another file, and the first byte there.
+    Content(Root, u64),
 }
 
 /// Returns a regular file.
-fn regular(view: &View<'_>, ino: Ino) -> Result<Inode, Stop> {
+pub(super) fn regular(view: &View<'_>, ino: Ino) -> Result<Inode, Stop> {
     let inode = view.inode(ino)?;
     match inode.kind {
         FileType::Regular => Ok(inode),
@@ -43,10 +50,20 @@ fn regular(view: &View<'_>, ino: Ino) -> Result<Inode, Stop> {
 fn whereabouts(view: &View<'_>, ino: Ino, range: Range<u64>) -> Result<Whereabouts, Stop> {
     let size = regular(view, ino)?.size;
     let stored = view.stored(ino)?;
-    let dirty = view.state.overlay.inodes.get(&ino);
-    let parts = dirty.map(|dirty| dirty.ranges.within(range.start..range.end.min(size)).collect());
     let root = stored.and_then(|stored| stored.content);
-    Ok(Whereabouts { size, root, parts: parts.unwrap_or_default() })
+    let mut parts = Vec::new();
+    if let Some(dirty) = view.state.overlay.inodes.get(&ino) {
+        for Part { range, backing } in dirty.ranges.within(range.start..range.end.min(size)) {
+            let newer = match backing {
+                Backing::Record(source) => Newer::Record(source),
+                Backing::File { ino, at } => {
+                    Newer::Content(view.stored(ino)?.and_then(|stored| stored.content), at)
+                }
+            };
+            parts.push((range, newer));
+        }
+    }
+    Ok(Whereabouts { size, root, parts })
 }
 
 impl Files {
@@ -60,24 +77,36 @@ impl Files {
             self.look_into(ino, |view, ino| whereabouts(view, ino, range.clone())).await?;
         let length = range.end.min(size).saturating_sub(offset);
         let mut out = vec![0; usize::try_from(length).unwrap_or(0)];
-        let covered: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
-        if root.is_some() && covered < length {
-            let reader = self.home.reader(ino);
-            if !reader.read_now(&root, offset, &mut out)? {
-                let read = reader.read(&root, offset, &mut out, true).await;
-                read.inspect_err(|error| self.staged().notice(error))?;
+        let covered: u64 = parts.iter().map(|(range, _)| range.end - range.start).sum();
+        if covered < length {
+            self.read_content(ino, &root, offset, &mut out).await?;
+        }
+        for (range, newer) in parts {
+            let within = |byte: u64| usize::try_from(byte - offset).unwrap_or(usize::MAX);
+            let out = &mut out[within(range.start)..within(range.end)];
+            match newer {
+                Newer::Record(source) if source.read_now(0, out)? => {}
+                Newer::Record(source) => source.read(0, out).await?,
+                Newer::Content(root, at) => self.read_content(ino, &root, at, out).await?,
             }
         }
         drop(hold);
-        for Part { range, source } in parts {
-            let within = |byte: u64| usize::try_from(byte - offset).unwrap_or(usize::MAX);
-            let out = &mut out[within(range.start)..within(range.end)];
-            if !source.read_now(0, out)? {
-                source.read(0, out).await?;
-            }
-        }
         self.staged().check_read()?;
         Ok(out.into())
+    }
+
+    /// Fills `out` with what a root of extents has, for a reader of this file.
+    async fn read_content(&self, ino: Ino, root: &Root, at: u64, out: &mut [u8]) -> Done<()> {
+        if root.is_none() {
+            out.fill(0);
+            return Ok(());
+        }
+        let reader = self.home.reader(ino);
+        if !reader.read_now(root, at, out)? {
+            let read = reader.read(root, at, out, true).await;
+            read.inspect_err(|error| self.staged().notice(error))?;
+        }
+        Ok(())
     }
 
     /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
@@ -193,13 +222,23 @@ impl Files {
         }
         let (mut at, mut parts) = (offset, parts.into_iter().peekable());
         while at < size {
-            let (is_data, end) = match parts.next_if(|part| part.range.start <= at) {
-                Some(part) => (!part.is_zero(), part.range.end),
+            // A copied part may be looked at in several steps.
+            let (is_data, end) = match parts.peek().filter(|(range, _)| range.start <= at) {
+                Some((range, Newer::Record(source))) => {
+                    (!matches!(source, Source::Zero), range.end)
+                }
+                Some((range, Newer::Content(root, from))) => {
+                    let there = |byte: u64| byte - range.start + from;
+                    let (is_data, end) =
+                        self.stored_extent(root, there(at), there(range.end)).await?;
+                    (is_data, end - from + range.start)
+                }
                 None => {
-                    let end = parts.peek().map_or(size, |part| part.range.start.min(size));
+                    let end = parts.peek().map_or(size, |(range, _)| range.start.min(size));
                     self.stored_extent(&root, at, end).await?
                 }
             };
+            while parts.next_if(|(range, _)| range.end <= end).is_some() {}
             if is_data == (what == Seek::Data) {
                 return Ok(at);
             }
@@ -225,7 +264,7 @@ impl Files {
 }
 
 /// Returns how many bytes a file takes after a write: exact without holes, else an estimate.
-fn allocated_after(inode: &Inode, offset: u64, end: u64) -> u64 {
+pub(super) fn allocated_after(inode: &Inode, offset: u64, end: u64) -> u64 {
     let size = inode.size.max(end);
     if inode.allocated >= inode.size {
         // There is no hole below.

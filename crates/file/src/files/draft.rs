@@ -106,6 +106,11 @@ impl<'a, 'v> Draft<'a, 'v> {
         self.effects.push(Effect::Zero { ino, offset, length });
     }
 
+    /// Has a range of a file show another range, as the root has it.
+    pub(super) fn copy(&mut self, (ino, offset): (Ino, u64), (from, at): (Ino, u64), length: u64) {
+        self.effects.push(Effect::Copy { ino, offset, length, from, at });
+    }
+
     /// Has a file take so many bytes.
     pub(super) fn allocate(&mut self, ino: Ino, allocated: u64) -> Result<(), Stop> {
         let inode = self.inode(ino)?;

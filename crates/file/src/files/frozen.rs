@@ -89,11 +89,19 @@ impl Files {
         }
     }
 
+    /// Looks at the list of snapshots.
+    fn snapshots<T>(&self, look: impl FnOnce(&[Snapshot]) -> T) -> Done<T> {
+        let found = self.staged().look_at_snapshots(look);
+        // Another node may have the volume by now.
+        self.staged().check_read()?;
+        Ok(found)
+    }
+
     /// Returns the state of a snapshot; `ESTALE` if it is gone. What the store does not have of it
     /// yet is brought there first.
     async fn frozen(&self, number: u32) -> Done<Arc<State>> {
         let is_it = |one: &&Snapshot| one.number == number;
-        let is_there = self.staged().look_at_snapshots(|all| all.iter().find(is_it).is_some());
+        let is_there = self.snapshots(|all| all.iter().find(is_it).is_some())?;
         if !is_there {
             self.home.frozen.lock().remove(&number);
             return Err(Errno::STALE.into());
@@ -101,11 +109,11 @@ impl Files {
         if let Some(known) = self.home.frozen.lock().get(&number) {
             return Ok(known.clone());
         }
-        let find = || self.staged().look_at_snapshots(|all| all.iter().find(is_it).cloned());
-        let mut snapshot = find().ok_or(Errno::STALE)?;
+        let find = || self.snapshots(|all| all.iter().find(is_it).cloned());
+        let mut snapshot = find()?.ok_or(Errno::STALE)?;
         if snapshot.content.is_none() {
             self.staged().drain().await?;
-            snapshot = find().ok_or(Errno::STALE)?;
+            snapshot = find()?.ok_or(Errno::STALE)?;
         }
         let content = snapshot.content.ok_or(Errno::STALE)?;
         let state = State {
@@ -132,7 +140,7 @@ impl Files {
     /// The attributes of the directory of snapshots: the owner of the root may look.
     async fn directory(&self) -> Done<Attr> {
         let root = self.look(|view| Ok(view.inode(ROOT)?.attr(ROOT))).await?;
-        let count = self.staged().look_at_snapshots(<[Snapshot]>::len);
+        let count = self.snapshots(<[Snapshot]>::len)?;
         let links = 2 + u32::try_from(count).unwrap_or(u32::MAX - 2);
         Ok(Attr { ino: DIRECTORY, mode: root.mode & 0o555, links, size: 0, allocated: 0, ..root })
     }
@@ -145,8 +153,7 @@ impl Files {
             Whence::Present | Whence::Snapshot(_) => Ok(None),
             Whence::Directory => {
                 let is_it = |one: &&Snapshot| one.name.as_bytes() == name;
-                let root =
-                    self.staged().look_at_snapshots(|all| all.iter().find(is_it).map(root_of));
+                let root = self.snapshots(|all| all.iter().find(is_it).map(root_of))?;
                 Ok(Some(self.attr(root.ok_or(Errno::NOENT)?).await?))
             }
         }
@@ -175,10 +182,10 @@ impl Files {
                 name: Bytes::copy_from_slice(one.name.as_bytes()),
                 kind: FileType::Directory,
             };
-            return Ok(self.staged().look_at_snapshots(|all| {
+            return self.snapshots(|all| {
                 let entries = all.iter().map(entry);
                 entries.filter(|entry| entry.position > after).take(count).collect()
-            }));
+            });
         }
         let mut entries = self.look_into(dir, |view, dir| view.list(dir, after, count)).await?;
         entries.iter_mut().for_each(|entry| entry.ino = outer(place, entry.ino));

@@ -8,6 +8,7 @@
 
 mod attributes;
 mod bytes;
+mod copy;
 mod draft;
 mod frozen;
 mod keeping;
@@ -134,6 +135,7 @@ impl Files {
     /// Returns the space of the volume.
     pub async fn space(&self) -> Done<Space> {
         let bytes = self.size();
+        self.staged().check_read()?;
         Ok(self.totals(|totals| Space { bytes, bytes_used: totals.bytes, inodes: totals.inodes }))
     }
 
@@ -153,13 +155,15 @@ impl Files {
         let look = Look::new(&self.home.content);
         let found = loop {
             match once(&look) {
-                Ok(found) => break found,
+                Ok(found) => break Ok(found),
+                // That something is not there is an answer, too.
+                Err(Stop::Posix(errno)) => break Err(errno),
                 Err(stop) => self.overcome(&look, stop).await?,
             }
         };
         // Another node may have the volume by now.
         self.staged().check_read()?;
-        Ok(found)
+        Ok(found?)
     }
 
     fn look_once<T>(
@@ -194,7 +198,9 @@ impl Files {
             judge(&caller, view)?;
             let mut draft = Draft::new(view, now);
             let outcome = plan(&mut draft)?;
-            Ok((outcome, draft.effects(self.size(), &caller)?))
+            let effects = draft.effects(self.size(), &caller)?;
+            *self.home.leaving.lock() = effects.iter().filter_map(Effect::removed).collect();
+            Ok((outcome, effects))
         };
         let (turn, (outcome, effects)) = self.in_turn(draft).await?;
         let rest = self.enter(turn, &effects).await?;
@@ -213,6 +219,10 @@ impl Files {
                 Ok(planned) => return Ok((turn, planned)),
                 Err(stop) => {
                     drop(turn);
+                    if matches!(stop, Stop::Posix(_)) {
+                        // No record proves that this node still has the volume.
+                        self.staged().check_read()?;
+                    }
                     self.overcome(&look, stop).await?;
                 }
             }
@@ -221,6 +231,7 @@ impl Files {
 
     async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
         if effects.is_empty() {
+            self.staged().check_read()?;
             return Ok(None);
         }
         let bytes = record::encode(effects);

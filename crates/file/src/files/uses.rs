@@ -16,10 +16,11 @@ impl Files {
         if is_present(ino).is_err() {
             return self.attr(ino).await.map(drop);
         }
-        // A change that has its turn may remove it.
-        let turn = self.home.turn.lock().await;
-        *self.home.state.lock().uses.entry(ino).or_default() += 1;
-        drop(turn);
+        if !self.begin_use(ino, false) {
+            let turn = self.home.turn.lock().await;
+            self.begin_use(ino, true);
+            drop(turn);
+        }
         match self.look(|view| view.inode(ino).map(drop)).await {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -27,6 +28,17 @@ impl Files {
                 Err(error)
             }
         }
+    }
+
+    /// Counts a use. `false`: the change that has its turn removes the inode, if the log takes it;
+    /// until then no new use counts, unless the caller has the turn.
+    fn begin_use(&self, ino: Ino, has_turn: bool) -> bool {
+        let mut state = self.home.state.lock();
+        let may_begin = has_turn || !self.home.leaving.lock().contains(&ino);
+        if may_begin {
+            *state.uses.entry(ino).or_default() += 1;
+        }
+        may_begin
     }
 
     /// Returns whether no client uses the inode any more.

@@ -17,6 +17,7 @@
 //! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
 //! | 11 | a front keeps this of an inode | number (8), inodes more that it keeps of (8), bytes, counted |
 //! | 12 | a front keeps nothing of an inode any more | number (8) |
+//! | 13 | a range of a file is that of another | five numbers (8 each): see [`Effect::Copy`] |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!
@@ -29,8 +30,9 @@ use super::Bad;
 use super::inode::{INODE_BYTES, Inode};
 use super::rows::{Named, Xattr, file_type};
 use super::scribe::{Reader, Scribe};
-use crate::types::{Call, Ino, Origin};
+use crate::types::{Call, FILE_BYTES_MAX, Ino, Origin};
 use bytes::Bytes;
+use rekindle_block::PAGE_BYTES;
 
 /// The kind of a record with the effects of one call.
 pub(crate) const EFFECTS: u64 = 1;
@@ -62,6 +64,15 @@ pub(crate) enum Effect {
         offset: u64,
         length: u64,
     },
+    /// All numbers are multiples of [`PAGE_BYTES`]. No record that the root lacks has changed the
+    /// range of the other file, so the root may become newer before the copy is in it.
+    Copy {
+        ino: Ino,
+        offset: u64,
+        length: u64,
+        from: Ino,
+        at: u64,
+    },
     More {
         bytes: i64,
         inodes: i64,
@@ -74,6 +85,16 @@ pub(crate) enum Effect {
         is_new: bool,
         kept: Option<Bytes>,
     },
+}
+
+impl Effect {
+    /// The inode that is gone with it.
+    pub(crate) fn removed(&self) -> Option<Ino> {
+        match self {
+            Effect::Inode { ino, inode: None } => Some(*ino),
+            _ => None,
+        }
+    }
 }
 
 /// Encodes the effects of a call.
@@ -115,6 +136,9 @@ pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
                 bytes.put_counted(kept);
             }
             Effect::Kept { ino, is_new: _, kept: None } => put(12, &[*ino]),
+            Effect::Copy { ino, offset, length, from, at } => {
+                put(13, &[*ino, *offset, *length, *from, *at]);
+            }
         }
     }
     bytes
@@ -171,8 +195,19 @@ fn effect(reader: &mut Reader<'_>) -> Result<Effect, Bad> {
             Effect::Kept { ino, is_new, kept: Some(counted(reader)?) }
         }
         12 => Effect::Kept { ino, is_new: false, kept: None },
+        13 => copy(ino, reader)?,
         _ => return Err(Bad("the record has an unknown effect: upgrade rekindle")),
     })
+}
+
+fn copy(ino: Ino, reader: &mut Reader<'_>) -> Result<Effect, Bad> {
+    let [offset, length, from, at] = [reader.u64()?, reader.u64()?, reader.u64()?, reader.u64()?];
+    let ends = [offset, at].map(|begin| begin.checked_add(length));
+    let fits = ends.iter().all(|end| end.is_some_and(|end| end <= FILE_BYTES_MAX));
+    if !fits || [offset, length, at].iter().any(|bytes| !bytes.is_multiple_of(PAGE_BYTES)) {
+        return Err(Bad("the record copies a range that no file has"));
+    }
+    Ok(Effect::Copy { ino, offset, length, from, at })
 }
 
 /// The head of a record with bytes of a file.

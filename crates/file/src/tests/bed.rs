@@ -8,9 +8,10 @@ use rekindle_datastore::Store;
 use rekindle_datastore::record::Writer;
 use rekindle_env::Env;
 use rekindle_log::Log;
-use rekindle_staging::{Ack, Policy, Staging, VaultBody};
+use rekindle_staging::{Ack, Lease, Policy, Staging, VaultBody};
 use rekindle_volume::{Kinds, Parts, Spec, Volumes};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 const NODE: NodeId = NodeId([7; 16]);
@@ -19,12 +20,13 @@ const NODE: NodeId = NodeId([7; 16]);
 pub struct Bed {
     pub volumes: Volumes,
     pub content: Content,
+    pub lease: Arc<Lease>,
 }
 
 impl Bed {
     /// Starts the life of a node with this number.
     pub async fn start(env: &Env, store: &Store, life: u64) -> Self {
-        let life = Incarnation(life);
+        let (life, lease) = (Incarnation(life), Lease::for_ever());
         let folder = Path::new("/node");
         let slot_bytes = rekindle_warm::limits::SLOT_BYTES_MAX;
         let shape = rekindle_warm::Shape { slots: 4, slot_bytes, frames: None };
@@ -60,7 +62,7 @@ impl Bed {
             destage_writes_per_minute: 0,
             memory_outlives_process: true,
             copied_from: Incarnation(0),
-            lease: rekindle_staging::Lease::for_ever(),
+            lease: lease.clone(),
         };
         let staging = Staging::start(env.clone(), log, content.clone(), writer.clone(), config);
         let volumes = Volumes::open(Parts {
@@ -71,17 +73,22 @@ impl Bed {
             kinds: Kinds::new(vec![Box::new(File)]),
             read_ahead: false,
         });
-        Self { volumes, content }
+        Self { volumes, content, lease }
     }
 
     /// Attaches the volume `fs`, which is made when it is not there.
     pub async fn files(&self, ack: Ack) -> Files {
+        self.files_as(Policy::Back, ack).await
+    }
+
+    /// The same, with another policy.
+    pub async fn files_as(&self, policy: Policy, ack: Ack) -> Files {
         let spec = Spec {
             name: "fs".to_owned(),
             kind: "file".to_owned(),
             size: 1 << 30,
             settings: VaultBody::default(),
-            policy: Policy::Back,
+            policy,
             ack,
             copies: 0,
             on_missing_copy: rekindle_staging::MissingCopy::default(),

@@ -10,8 +10,9 @@ use bed::Bed;
 use model::{Model, carry_out};
 use rekindle_base::random::Random;
 use rekindle_datastore::backend::mem::Mem;
+use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_env::sim::{Faults, World};
-use rekindle_staging::Ack;
+use rekindle_staging::{Ack, Policy};
 
 fn errno<T>(result: Result<T, Error>) -> Option<Errno> {
     match result {
@@ -311,6 +312,45 @@ fn a_file_in_use_that_nobody_comes_back_to_is_removed_after_a_restart() {
 }
 
 #[test]
+fn nothing_is_shown_once_another_node_may_have_the_volume() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files_as(Policy::Through, Ack::Flash).await;
+        let ino = make(&files, ROOT, "a", FileType::Regular).await;
+        files.write(CALLER, ino, 0, b"old").await.unwrap();
+        let snapshots = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+        let node =
+            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        for may_be_another in [false, true] {
+            let shown = [
+                files.attr(ino).await.map(drop),
+                files.lookup(ROOT, b"a").await.map(drop),
+                files.lookup(ROOT, b"absent").await.map(drop),
+                files.list(ROOT, 0, 9).await.map(drop),
+                files.read(ino, 0, 9).await.map(drop),
+                files.list_xattrs(ino).await.map(drop),
+                files.list(snapshots, 0, 9).await.map(drop),
+                files.lookup(snapshots, b"absent").await.map(drop),
+                files.space().await.map(drop),
+                // Changes that change nothing.
+                files.create(CALLER, ROOT, b"a", &node).await.map(drop),
+                files.unlink(CALLER, ROOT, b"absent").await,
+                files.rename(CALLER, (ROOT, b"a"), (ROOT, b"a"), Rename::Replace).await,
+            ];
+            for shown in shown {
+                let is_refused = matches!(shown, Err(Error::Volume(_)));
+                assert_eq!(is_refused, may_be_another, "{shown:?}");
+            }
+            bed.lease.set(Some(env.now()));
+        }
+        bed.lease.set(None);
+        assert_eq!(files.read(ino, 0, 9).await.unwrap(), &b"old"[..]);
+    });
+}
+
+#[test]
 fn requests_that_were_carried_out_are_known_after_a_commit_and_a_restart() {
     let (world, store) = (World::new(1, Faults::none()), Mem::store());
     let origin = |request| Origin { client: 5, request, oldest: 1 };
@@ -455,6 +495,251 @@ fn a_commit_folds_thousands_of_records_into_few_chunks() {
         let written = after.chunks_written - before.chunks_written;
         assert!(written < 500, "{written} chunks for 4,000 records");
         assert_eq!(files.list(ROOT, 0, 3000).await.unwrap().len(), 2001);
+    });
+}
+
+#[test]
+fn while_a_change_waits_for_room_files_are_opened_and_read() {
+    let (world, mem) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let (store, faults) = fault::wrap(&env, mem, Plan::default());
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        let small = make(&files, ROOT, "small", FileType::Regular).await;
+        let big = make(&files, ROOT, "big", FileType::Regular).await;
+        files.write(CALLER, small, 0, b"hello").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
+        let soon = std::time::Duration::from_secs(120);
+        let mut at = 0;
+        while let Ok(written) = env.timeout(soon, files.write(CALLER, big, at, &[1; 1 << 20])).await
+        {
+            written.unwrap();
+            at += 1 << 20;
+            assert!(at < 256 << 20, "the log takes all of it");
+        }
+        env.timeout(soon, files.open(small)).await.unwrap().unwrap();
+        env.timeout(soon, files.open(ROOT)).await.unwrap().unwrap();
+        let read = env.timeout(soon, files.read(small, 0, 9)).await.unwrap();
+        assert_eq!(read.unwrap(), &b"hello"[..]);
+    });
+}
+
+/// Changes that fill a log: so many writes of a mebibyte, of 64 KiB and of 1 KiB, and modes.
+async fn fill(files: &Files, file: Ino, counts: &[u64]) -> u64 {
+    let (mut at, mut taken) = (0, 0);
+    for (stage, count) in counts.iter().enumerate() {
+        taken = 0;
+        while taken < *count {
+            let size = [1 << 20, 64 << 10, 1 << 10, 0][stage];
+            let change = async {
+                match size {
+                    0 => {
+                        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+                        files.set_attr(CALLER, file, &set).await.map(drop)
+                    }
+                    _ => files.write(CALLER, file, at, &vec![1; size]).await,
+                }
+            };
+            match files.env().timeout(std::time::Duration::from_secs(120), change).await {
+                Ok(changed) => changed.unwrap(),
+                Err(_) => return taken,
+            }
+            (at, taken) = (at + size as u64, taken + 1);
+        }
+    }
+    taken
+}
+
+#[test]
+fn a_file_that_is_about_to_go_is_not_opened_before_that_is_known() {
+    // How many changes of each length the log takes while the store is away.
+    let mut counts = Vec::new();
+    for stage in 0..=4 {
+        let (world, mem) = (World::new(1, Faults::none()), Mem::store());
+        let env = world.env();
+        let (store, faults) = fault::wrap(&env, mem, Plan::default());
+        world.block_on(async {
+            let bed = Bed::start(&env, &store, 1).await;
+            let files = bed.files(Ack::Flash).await;
+            let doomed = make(&files, ROOT, "doomed", FileType::Regular).await;
+            let other = make(&files, ROOT, "other", FileType::Regular).await;
+            files.handle().staged().drain().await.unwrap();
+            faults.set(Plan { fail_percent: 100.0, ..Plan::default() });
+            if stage < 4 {
+                let all: Vec<u64> = counts.iter().copied().chain([u64::MAX]).collect();
+                let count = fill(&files, other, &all).await;
+                counts.push(count);
+                return;
+            }
+            fill(&files, other, &counts).await;
+            let soon = std::time::Duration::from_secs(120);
+            let gone = env.timeout(soon, files.unlink(CALLER, ROOT, b"doomed")).await;
+            assert!(gone.is_err(), "it waits for room");
+            env.timeout(soon, files.open(other)).await.unwrap().unwrap();
+            let opened = env.timeout(soon, files.open(doomed)).await;
+            assert!(opened.is_err(), "it is not known yet whether it goes: {opened:?}");
+            faults.set(Plan::default());
+            files.handle().staged().drain().await.unwrap();
+            assert_eq!(errno(files.open(doomed).await), Some(Errno::STALE));
+        });
+    }
+}
+
+/// Copies all of a file, and returns with how many calls.
+async fn copy_all(files: &Files, from: Ino, to: Ino) -> usize {
+    let (mut at, mut calls) = (0, 0);
+    loop {
+        calls += 1;
+        match files.copy(CALLER, (from, at), (to, at), 1 << 40).await.unwrap() {
+            0 => return calls,
+            copied => at += copied,
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_what_the_root_has_reads_and_writes_no_bytes() {
+    with_files(async |bed, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        let mut dice = Random::new(1);
+        for n in 0..20 {
+            files.write(CALLER, file, n << 20, &dice.bytes(1 << 20)).await.unwrap();
+        }
+        files.write(CALLER, file, 20 << 20, b"the end").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let one = make(files, ROOT, "one", FileType::Regular).await;
+        let count = || {
+            let stats = bed.content.stats();
+            stats.chunks_written + stats.chunks_deduplicated
+        };
+        let before = count();
+        assert_eq!(copy_all(files, file, one).await, 2, "one record, and the end is seen");
+        // A copy of a copy that no root has, and one of what has changed since.
+        let two = make(files, ROOT, "two", FileType::Regular).await;
+        assert_eq!(copy_all(files, one, two).await, 2);
+        files.write(CALLER, file, 5000, b"later").await.unwrap();
+        files.write(CALLER, one, 9 << 20, b"of one").await.unwrap();
+        let three = make(files, ROOT, "three", FileType::Regular).await;
+        let calls = copy_all(files, one, three).await;
+        assert!((3..9).contains(&calls), "{calls}: bytes where there are changes only");
+        let wanted = async |of: Ino| {
+            let mut all = Vec::new();
+            for n in 0..21 {
+                all.extend_from_slice(&files.read(of, n << 20, 1 << 20).await.unwrap());
+            }
+            all
+        };
+        let original = wanted(two).await;
+        let mut changed = original.clone();
+        changed[9 << 20..(9 << 20) + 6].copy_from_slice(b"of one");
+        assert_eq!((original.len(), &original[20 << 20..]), ((20 << 20) + 7, &b"the end"[..]));
+        assert!(wanted(one).await == changed && wanted(three).await == changed);
+        // The first file may go: nothing but the names of its chunks was copied.
+        files.unlink(CALLER, ROOT, b"file").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let written = count() - before;
+        assert!(written < 200, "{written} chunks for three copies of 20 MiB");
+        assert!(wanted(two).await == original && wanted(one).await == changed);
+        assert!(wanted(three).await == changed);
+        assert_eq!(files.space().await.unwrap().bytes_used, 3 * ((20 << 20) + 7));
+    });
+}
+
+#[test]
+fn no_file_has_bytes_at_offsets_beyond_all() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 5000]).await.unwrap();
+        for drained in [false, true] {
+            for offset in [u64::MAX, u64::MAX - 50, FILE_BYTES_MAX, FILE_BYTES_MAX - 1] {
+                assert!(files.read(file, offset, 100).await.unwrap().is_empty(), "{drained}");
+                let hole = files.seek(file, offset, Seek::Hole).await;
+                assert_eq!(errno(hole), Some(Errno::NXIO));
+                let fbig = Some(Errno::FBIG);
+                assert_eq!(errno(files.write(CALLER, file, offset, &[1; 2]).await), fbig);
+                let punch = files.allocate(CALLER, file, Allocate::Punch, offset, 100).await;
+                assert_eq!(errno(punch), fbig);
+            }
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_was_cut_off_a_copy_does_not_come_back() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 16384]).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let copy = make(files, ROOT, "copy", FileType::Regular).await;
+        copy_all(files, file, copy).await;
+        for size in [5000, 16384] {
+            let set = SetAttr { size: Some(size), ..SetAttr::default() };
+            files.set_attr(CALLER, copy, &set).await.unwrap();
+        }
+        for drained in [false, true] {
+            let bytes = files.read(copy, 0, 20_000).await.unwrap();
+            assert_eq!(bytes.len(), 16384, "{drained}");
+            assert!(bytes[..5000].iter().all(|byte| *byte == 1), "{drained}");
+            assert!(bytes[5000..].iter().all(|byte| *byte == 0), "{drained}");
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn holes_of_a_copy_are_those_of_the_first_file() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 4096]).await.unwrap();
+        files.write(CALLER, file, 1 << 20, &[1; 4096]).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let copy = make(files, ROOT, "copy", FileType::Regular).await;
+        files.write(CALLER, copy, 0, &[1; 8192]).await.unwrap();
+        for drained in [false, true] {
+            copy_all(files, file, copy).await;
+            let seek = async |at, what| files.seek(copy, at, what).await.unwrap();
+            assert_eq!(seek(0, Seek::Hole).await, 4096, "{drained}");
+            assert_eq!(seek(5000, Seek::Data).await, 1 << 20, "{drained}");
+            assert_eq!(seek((1 << 20) + 9, Seek::Hole).await, (1 << 20) + 4096, "{drained}");
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_copied_is_refused_and_a_copy_ends_with_the_file() {
+    with_files(async |bed, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        let to = make(files, ROOT, "to", FileType::Regular).await;
+        let link = make(files, ROOT, "pipe", FileType::Fifo).await;
+        files.write(CALLER, file, 0, &[1; 10_000]).await.unwrap();
+        let copy = async |from, to, length| files.copy(CALLER, from, to, length).await;
+        assert_eq!(errno(copy((file, 0), (file, 4096), 8192).await), Some(Errno::INVAL));
+        assert_eq!(errno(copy((ROOT, 0), (to, 0), 1).await), Some(Errno::ISDIR));
+        assert_eq!(errno(copy((file, 0), (ROOT, 0), 1).await), Some(Errno::ISDIR));
+        assert_eq!(errno(copy((link, 0), (to, 0), 1).await), Some(Errno::INVAL));
+        assert_eq!(errno(copy((77, 0), (to, 0), 1).await), Some(Errno::STALE));
+        let far = (to, FILE_BYTES_MAX - 4096);
+        for drained in [false, true] {
+            assert_eq!(errno(copy((file, 0), far, 8192).await), Some(Errno::FBIG), "{drained}");
+            assert_eq!(copy((file, 10_000), (to, 0), 1).await.unwrap(), 0);
+            assert_eq!(copy((file, u64::MAX - 5), (to, 0), u64::MAX).await.unwrap(), 0);
+            assert_eq!(copy((file, 0), (to, 0), 0).await.unwrap(), 0);
+            files.handle().staged().drain().await.unwrap();
+        }
+        // What is in a snapshot is read, since the snapshot may go.
+        bed.volumes.take_snapshot("fs", "s").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let dir = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+        let root = files.lookup(dir, b"s").await.unwrap().ino;
+        let old = files.lookup(root, b"file").await.unwrap().ino;
+        assert_eq!(copy((old, 0), (to, 0), 1 << 30).await.unwrap(), 10_000);
+        bed.volumes.remove_snapshot("fs", "s").await.unwrap();
+        assert_eq!(files.read(to, 0, 1 << 20).await.unwrap(), &[1; 10_000][..]);
+        assert_eq!(errno(copy((file, 0), (old, 0), 1).await), Some(Errno::ROFS));
     });
 }
 

@@ -82,6 +82,8 @@ pub enum Op {
     Rename(Place, Place, Rename),
     Write(Ino, u64, Vec<u8>),
     Resize(Ino, u64),
+    /// Copies so many bytes from one place to another.
+    Copy((Ino, u64), (Ino, u64), u64),
     Mode(Ino, u16),
     SetXattr(Ino, Vec<u8>, Vec<u8>, SetXattr),
     RemoveXattr(Ino, Vec<u8>),
@@ -131,7 +133,16 @@ impl Model {
                 let byte = |n: u64| (fill.wrapping_add(n.wrapping_mul(n >> 3)) >> 5) as u8;
                 Op::Write(file(dice), dice.below(20_000), (0..length).map(byte).collect())
             }
-            80..88 => Op::Resize(file(dice), dice.below(25_000)),
+            80..85 => {
+                // Mostly whole pages, which may be copied by reference.
+                let at = |dice: &mut Random| match dice.below(4) {
+                    0 => dice.below(20_000),
+                    _ => dice.below(5) * 4096,
+                };
+                let length = if dice.below(2) == 0 { 1 << 20 } else { at(dice) };
+                Op::Copy((file(dice), at(dice)), (file(dice), at(dice)), length)
+            }
+            85..88 => Op::Resize(file(dice), dice.below(25_000)),
             88..92 => Op::Mode(pick(dice, any), dice.below(0o10000) as u16),
             92..97 => {
                 let how = [SetXattr::Any, SetXattr::Create, SetXattr::Replace];
@@ -176,7 +187,8 @@ impl Model {
         Ok(())
     }
 
-    /// Applies an operation; `made` is the number of the inode that it made.
+    /// Applies an operation; `made` is the number of the inode that it made, or of bytes that it
+    /// copied.
     pub fn apply(&mut self, op: &Op, made: Option<Ino>) -> Result<(), Errno> {
         match op {
             Op::Create((dir, name), kind) => {
@@ -231,6 +243,27 @@ impl Model {
                 node.data.resize(node.data.len().max(end), 0);
                 node.data[begin..end].copy_from_slice(data);
             }
+            Op::Copy((from, at), (to, offset), length) => {
+                if from == to && *at < offset + length && *offset < at + length {
+                    return Err(Errno::INVAL);
+                }
+                for ino in [from, to].iter().filter(|_| *length > 0) {
+                    if self.nodes[ino].kind == FileType::Directory {
+                        return Err(Errno::ISDIR);
+                    }
+                }
+                let copied = self.copied(*from, *at, made.unwrap_or(0));
+                if copied.is_empty() && !self.copied(*from, *at, *length).is_empty() {
+                    // It copies something, or fails.
+                    return Err(Errno::IO);
+                }
+                if !copied.is_empty() {
+                    let (node, offset) = (self.node(*to), *offset as usize);
+                    let end = offset + copied.len();
+                    node.data.resize(node.data.len().max(end), 0);
+                    node.data[offset..end].copy_from_slice(&copied);
+                }
+            }
             Op::Resize(ino, size) => {
                 let node = self.node(*ino);
                 if node.kind == FileType::Directory {
@@ -253,6 +286,13 @@ impl Model {
             }
         }
         Ok(())
+    }
+
+    /// The bytes that a copy takes from a file.
+    pub fn copied(&self, from: Ino, at: u64, length: u64) -> Vec<u8> {
+        let data = &self.nodes[&from].data;
+        let begin = data.len().min(at as usize);
+        data[begin..data.len().min(begin + length as usize)].to_vec()
     }
 
     fn rename(&mut self, from: &Place, to: &Place, how: Rename) -> Result<(), Errno> {
@@ -358,7 +398,8 @@ impl Model {
     }
 }
 
-/// Carries an operation out. Returns the number of the inode that it made.
+/// Carries an operation out. Returns the number of the inode that it made, or of bytes that it
+/// copied.
 pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
     let caller = Caller { uid: 1, gid: 2, ..Caller::default() };
     match op {
@@ -377,6 +418,9 @@ pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
             files.rename(caller, (from.0, &from.1), (to.0, &to.1), *how).await?;
         }
         Op::Write(ino, offset, data) => files.write(caller, *ino, *offset, data).await?,
+        Op::Copy(from, to, length) => {
+            return Ok(Some(files.copy(caller, *from, *to, *length).await?));
+        }
         Op::Resize(ino, size) => {
             let set = SetAttr { size: Some(*size), ..SetAttr::default() };
             files.set_attr(caller, *ino, &set).await?;

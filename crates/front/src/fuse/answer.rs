@@ -95,9 +95,11 @@ impl<T: Target> Question<'_, T> {
                 self.enrolled.take().close().await;
                 Body::default()
             }
-            Op::Read { .. } | Op::Write { .. } | Op::Allocate { .. } | Op::Seek { .. } => {
-                self.content(op).await?
-            }
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Allocate { .. }
+            | Op::Seek { .. }
+            | Op::Copy { .. } => self.content(op).await?,
             Op::List { offset, size, plus } => self.list(offset, size, plus).await?,
             Op::SetXattr { .. }
             | Op::Xattr { .. }
@@ -198,6 +200,16 @@ impl<T: Target> Question<'_, T> {
                 let caller = settled(caller, self.header.uid != 0);
                 done(target.allocate(caller, ino, what, (offset, length)).await?)
             }
+            Op::Copy { offset, to, length } => {
+                // The reply has no room for a greater number.
+                let length = length.min(limits::COPY_BYTES_MAX);
+                within(offset, 0)?;
+                within(to.1, 0)?;
+                // The kernel does not say it here.
+                let caller = settled(caller, self.header.uid != 0);
+                let copied = target.copy(caller, (ino, offset), to, length).await?;
+                size_of_reply(usize::try_from(copied).unwrap_or(usize::MAX))
+            }
             Op::Seek { offset, what } => Body::of(&target.seek(ino, offset, what).await?),
             _ => return Err(Errno::INVAL.into()),
         })
@@ -264,7 +276,8 @@ impl<T: Target> Question<'_, T> {
 
 /// Whether a request changes what the volume has for good.
 fn is_change(op: &Op<'_>) -> bool {
-    let is_plain = matches!(op, Op::SetAttr(_) | Op::Write { .. } | Op::Allocate { .. });
+    let is_plain =
+        matches!(op, Op::SetAttr(_) | Op::Write { .. } | Op::Allocate { .. } | Op::Copy { .. });
     is_plain || is_unrepeatable(op) || matches!(op, Op::SetXattr { .. })
 }
 

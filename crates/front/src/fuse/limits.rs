@@ -26,6 +26,9 @@ pub const GATHERED_BYTES: usize = 64 * KIB as usize;
 /// Length from which data of a reply is sent from where it lies, bytes.
 pub const COPIED_BYTES_MAX: usize = 16 * KIB as usize;
 
+/// Most bytes of a copy, whose reply has 32 bits for the number: whole pages.
+pub const COPY_BYTES_MAX: u64 = u32::MAX as u64 & !4095;
+
 /// Bytes of a mount that are passed on at once to another host, or back.
 pub const PASSED_BYTES: usize = 256 * KIB as usize;
 /// Wait for a reply of another host after which the owner is looked for anew, and the pause before

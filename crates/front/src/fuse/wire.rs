@@ -58,6 +58,7 @@ pub mod opcode {
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
     pub const SYNCFS: u32 = 50;
 }
 
@@ -365,6 +366,18 @@ struct SeekIn {
     _padding: u32,
 }
 
+#[derive(FromBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct CopyIn {
+    _fh: u64,
+    offset: u64,
+    to: u64,
+    _to_fh: u64,
+    to_offset: u64,
+    length: u64,
+    flags: u64,
+}
+
 /// What a request asks for. The inode is in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op<'a> {
@@ -456,6 +469,11 @@ pub enum Op<'a> {
         offset: u64,
         what: Seek,
     },
+    Copy {
+        offset: u64,
+        to: (Ino, u64),
+        length: u64,
+    },
     /// The mount has ended: nothing is open any more.
     Destroy,
     /// FORGET, BATCH_FORGET and INTERRUPT: they have no reply, and the server keeps nothing that
@@ -490,6 +508,7 @@ pub fn op(opcode: u32, body: &[u8]) -> Result<Op<'_>, Errno> {
         opcode::WRITE => body.write()?,
         opcode::FALLOCATE => body.allocate()?,
         opcode::LSEEK => body.seek()?,
+        opcode::COPY_FILE_RANGE => body.copy()?,
         opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
             body.xattr(opcode)?
         }
@@ -644,6 +663,14 @@ impl<'a> Body<'a> {
         Ok(Op::Seek { offset, what })
     }
 
+    fn copy(&mut self) -> Result<Op<'a>, Errno> {
+        let CopyIn { offset, to, to_offset, length, flags, .. } = self.take()?;
+        match flags {
+            0 => Ok(Op::Copy { offset, to: (to, to_offset), length }),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
     fn xattr(&mut self, opcode: u32) -> Result<Op<'a>, Errno> {
         if opcode == opcode::REMOVEXATTR {
             return Ok(Op::RemoveXattr { name: self.xattr_name()? });
@@ -675,6 +702,10 @@ impl<'a> Body<'a> {
         match self.string()? {
             name if name.is_empty() || name.len() > NAME_BYTES_MAX => Err(Errno::RANGE),
             name if name.starts_with(b"system.") => Err(Errno::OPNOTSUPP),
+            // A class without a name in it.
+            name if name.iter().position(|byte| *byte == b'.') == Some(name.len() - 1) => {
+                Err(Errno::INVAL)
+            }
             name => Ok(name),
         }
     }

@@ -395,6 +395,17 @@ impl Target for Memory {
         }
         Ok(())
     }
+    async fn copy(
+        &self,
+        caller: Caller<'_>,
+        (from, at): (Ino, u64),
+        (to, offset): (Ino, u64),
+        length: u64,
+    ) -> Done<u64> {
+        let data = self.read(from, at, length as usize).await?;
+        self.write(caller, to, offset, &data).await?;
+        Ok(data.len() as u64)
+    }
     async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
         let size = self.state.lock().node(ino)?.attr.size;
         match what {

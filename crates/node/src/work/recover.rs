@@ -6,7 +6,7 @@
 //! goes out of service by itself later on, and whose clients do not come back.
 
 use crate::assemble::Node;
-use rekindle_base::{Serial, VolumeId};
+use rekindle_base::{Kind, Serial, VolumeId};
 use rekindle_datastore::key;
 use rekindle_staging::{Error as StagingError, Vault, VaultState};
 use rekindle_volume::Error;
@@ -94,6 +94,10 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
         Ok(_) => return forget(node, volume).await,
         Err(error) => {
             tracing::warn!(%volume, %error, "a volume with unfinished changes cannot be looked up now");
+            if error.kind() == Kind::Damaged {
+                let reason = format!("{error}. `rekindle verify` names what is damaged");
+                node.pinned.note(volume, &format!("the volume of id {volume}"), reason);
+            }
             return !error.kind().is_retryable();
         }
     };
@@ -109,11 +113,23 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
         return true;
     }
     match node.volumes.attach(&vault.name).await {
-        Ok(_) => true,
+        Ok(_) => {
+            node.pinned.forget(volume);
+            true
+        }
         Err(error) => {
             tracing::warn!(volume = vault.name, %error, "a volume with unfinished changes cannot be attached");
-            if matches!(error, Error::Staging(StagingError::NotCopied(_))) {
-                node.pinned.note(volume, &vault.name, error.to_string());
+            let first = match error {
+                Error::Staging(StagingError::NotCopied(_)) => "Start that machine again",
+                _ => "Mend that (`rekindle verify` names what is damaged)",
+            };
+            // Any other error passes, or says that another node has the volume.
+            if matches!(error.kind(), Kind::Damaged | Kind::Refused) {
+                let reason = format!(
+                    "{error}. {first}, or give the volume up: `rekindle volume rm {} --now`",
+                    vault.name
+                );
+                node.pinned.note(volume, &format!("volume '{}'", vault.name), reason);
             }
             !error.kind().is_retryable()
         }

@@ -5,6 +5,8 @@ use crate::ack::flow::{Load, Share};
 use crate::ack::paused::Paused;
 use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
+use crate::destage::plan;
+use crate::queue::Queue;
 use crate::state::VolumeState;
 use crate::state::destaging::Wakeup;
 use crate::state::room::Room;
@@ -146,10 +148,15 @@ impl Staged {
     pub(crate) fn note(&self, gate: &mut VolumeState) -> Wakeup {
         let VolumeState { changes, room, destaging, .. } = gate;
         destaging.note(|| {
-            changes.queue.bytes() >= self.inner.config.destage_bytes
+            changes.queue.bytes() >= self.bytes_due(&changes.queue)
                 || matches!(self.mode, Mode::Store { .. })
                 || self.is_pressed(room)
         })
+    }
+
+    /// The unfinished bytes from which the volume is due by them alone.
+    pub(crate) fn bytes_due(&self, queue: &Queue) -> u64 {
+        plan::bytes_due(queue.len(), queue.bytes(), self.inner.config.destage_bytes)
     }
 
     /// Whether the volume takes so much of its share that it is to be destaged at once.

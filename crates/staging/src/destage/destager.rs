@@ -262,7 +262,7 @@ impl Staged {
         let early = |age| along.map_or(age, |_| age - age / limits::COMPANY_EARLY_PART);
         let latest = config.age_deadline * limits::PACED_PERCENT / 100;
         let age = age_due(facts.age, early(config.destage_age), pause, early(latest));
-        let due = match due(&facts, age, config.destage_bytes) {
+        let due = match due(&facts, age, self.bytes_due(&gate.changes.queue)) {
             Due::Now | Due::ByAge if along.is_some_and(|most| facts.bytes > most) => {
                 // Its own turn comes when the company is on its way.
                 Due::In(Duration::ZERO)

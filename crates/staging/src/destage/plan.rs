@@ -40,6 +40,15 @@ pub(crate) enum Due {
     Never,
 }
 
+/// The unfinished bytes from which a volume is due by them alone: `bytes_max`, or fewer where its
+/// `count` changes with `bytes` are a stream.
+pub(crate) fn bytes_due(count: usize, bytes: u64, bytes_max: u64) -> u64 {
+    match bytes >= (count as u64).saturating_mul(limits::STREAM_CHANGE_BYTES) {
+        true => limits::STREAM_BYTES.min(bytes_max),
+        false => bytes_max,
+    }
+}
+
 /// Decides when to destage a volume.
 pub(crate) fn due(facts: &Facts, age_max: Duration, bytes_max: u64) -> Due {
     let look_again = |wait: Duration| {

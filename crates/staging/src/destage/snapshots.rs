@@ -8,6 +8,7 @@ use crate::ack::policy::Mode;
 use crate::ack::staged::Staged;
 use crate::destage::batch::{vault_now, wait};
 use crate::destage::commit::{Attempt, Verdict, judge};
+use crate::recover::lives;
 use crate::{Error, Snapshot, SnapshotContent, Ticket, Vault, limits};
 use rekindle_base::{Kind, Serial};
 use std::sync::Arc;
@@ -21,20 +22,14 @@ impl Staged {
 
     /// Keeps under a name what the volume has now: every change that was acknowledged before the
     /// call, and none that is submitted after its end. The log has these changes durably when it
-    /// returns; the datastore may get them later, unless the policy has no log.
+    /// returns, and the datastore may get them later. Where the datastore acknowledges writes, it
+    /// has them by then.
     pub async fn take_snapshot(self: &Arc<Self>, name: &str) -> Result<Snapshot, Error> {
+        // Outside of the destager's place: the wait may be for a batch.
+        let at = self.settled().await?;
         let _turn = self.turn().await;
-        let (at, end) = {
-            let gate = self.gate.lock();
-            self.may_promise(&gate)?;
-            // What only RAM has was not acknowledged.
-            let logged = gate.changes.logged();
-            (Serial(gate.checkpoint().0 + logged as u64), gate.changes.end)
-        };
-        match self.mode {
-            Mode::Log { .. } => self.sync(Ticket(end)).await?,
-            Mode::Store { .. } => self.inner.log.commit(end).await?,
-        }
+        // A batch has passed it, perhaps.
+        let at = at.max(self.gate.lock().checkpoint());
         let taken = self.inner.env.wall_clock().0;
         let add = |vault: &Vault| {
             if vault.snapshots.iter().any(|one| one.name == name) {
@@ -78,6 +73,23 @@ impl Staged {
         Ok(found.next().expect("it was just written"))
     }
 
+    /// Waits until every change that was acknowledged before the call is kept as the policy says:
+    /// by the datastore, or by the log of which a later owner has all. Returns the last serial.
+    async fn settled(&self) -> Result<Serial, Error> {
+        let (at, end) = {
+            let gate = self.gate.lock();
+            self.may_promise(&gate)?;
+            // What only RAM has was not acknowledged.
+            let logged = gate.changes.logged();
+            (Serial(gate.checkpoint().0 + logged as u64), gate.changes.end)
+        };
+        match self.mode {
+            Mode::Log { .. } => self.sync(Ticket(end)).await?,
+            Mode::Store { .. } => self.flush().await?,
+        }
+        Ok(at)
+    }
+
     /// Removes a snapshot. What only it kept in the store is free for the sweep.
     pub async fn remove_snapshot(self: &Arc<Self>, name: &str) -> Result<(), Error> {
         let _turn = self.turn().await;
@@ -111,10 +123,18 @@ impl Staged {
         }
         let Vault { root, checkpoint, .. } = ours.value;
         let attempt = Attempt { root, checkpoint, over: 0 };
+        let life = inner.writer.life().incarnation;
         let (mut over, mut pause, mut is_open) = (ours.clone(), Duration::ZERO, false);
         loop {
-            self.may_promise(&self.gate.lock())?;
-            let error = match inner.writer.replace(&over, change(&over.value)?).await {
+            // A life that this one has replaced knows other changes by these serials: it must not
+            // commit over the snapshot.
+            let signed = {
+                let gate = self.gate.lock();
+                self.may_promise(&gate)?;
+                let known = (gate.basis.begins, &gate.basis.runs);
+                lives::signed(&over.value, life, known, checkpoint)
+            };
+            let error = match inner.writer.replace(&over, change(&signed)?).await {
                 Ok(won) => {
                     over = won;
                     break;
@@ -129,9 +149,8 @@ impl Staged {
                 wait(self, &error, &mut pause).await?;
             }
             over = vault_now(self, &over.key, &mut pause).await?;
-            let life = inner.writer.life().incarnation;
             match judge(life, &ours.value, &attempt, &over.value) {
-                Verdict::Won | Verdict::Unchanged if has_landed(&over.value) => break,
+                Verdict::Won if has_landed(&over.value) => break,
                 Verdict::Won | Verdict::Unchanged => {}
                 // The next batch adopts it, or goes over it.
                 Verdict::Late => {

@@ -259,7 +259,7 @@ impl Queue {
         self.get(usize::try_from(index).ok()?)
     }
 
-    /// The listed changes.
+    /// The listed changes: not those that are counted only ([`Self::unindexed`]).
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Change> {
         self.changes.iter()
     }

@@ -14,6 +14,7 @@ use crate::recover::lives::{self, Runs};
 use crate::recover::recovery;
 use crate::shape::Shown;
 use crate::state::Unfinished;
+use crate::vault::snapshot;
 use crate::{Error, Inner, Policy, Vault, limits};
 use rekindle_base::{Incarnation, Serial};
 use rekindle_log::LogSummary;
@@ -127,8 +128,10 @@ fn counted(summary: &LogSummary, vault: &Vault) -> Option<Unindexed> {
     let checkpoint = vault.checkpoint;
     let counts = |generation| lives::is_of_generation(vault, generation, summary.highest);
     // Half a group at the end is dropped, which takes the list.
+    let promised = snapshot::awaits(&vault.snapshots);
     let whole = summary.gapless
         && !summary.joined
+        && promised.is_none_or(|promised| promised <= summary.highest)
         && summary.lowest <= checkpoint.next()
         && summary.newest <= vault.generation
         && counts(summary.oldest);
@@ -233,5 +236,13 @@ mod tests {
         let older = LogSummary { oldest: Generation(2), ..summary };
         assert_eq!(count(older, 10), None, "some behind 22 may be of an older generation");
         assert_eq!(count(LogSummary { highest: Serial(22), ..older }, 10), Some(12));
+        let of_snapshot = |at| {
+            let one = crate::vault::tests::pending(1, at);
+            let vault =
+                Vault { snapshots: vec![one], ..crate::destage::commit::tests::vault(1, 10) };
+            counted(&summary, &vault).map(|unindexed| unindexed.count)
+        };
+        assert_eq!(of_snapshot(24), Some(14));
+        assert_eq!(of_snapshot(25), None, "the log had 25 durably");
     }
 }

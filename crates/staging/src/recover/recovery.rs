@@ -6,6 +6,7 @@
 
 use crate::queue::{Change, whole_groups};
 use crate::recover::lives::{self, Fit, Runs};
+use crate::vault::snapshot;
 use crate::{Error, Vault};
 use rekindle_base::{Generation, Incarnation, SegmentId, Serial};
 use rekindle_env::Moment;
@@ -212,8 +213,7 @@ impl Missing {
         let serials = || changes.iter().map(|change| change.serial);
         let count = whole(vault.checkpoint, serials()) as u64;
         let is_kept = kept.is_none_or(|through| vault.checkpoint.0 + count >= through.0);
-        let next = kept.filter(|through| serials().all(|serial| serial <= *through));
-        let gaps = missing(vault.checkpoint, serials().chain(next.map(Serial::next)));
+        let gaps = gaps(vault, kept, serials());
         let is_known =
             |loss: &Loss| is_kept && known.is_some_and(|known| loss.segment <= known.segment);
         let losses: Vec<Loss> = losses.iter().filter(|loss| !is_known(loss)).cloned().collect();
@@ -240,6 +240,19 @@ impl Missing {
     pub(crate) fn reason(&self) -> Option<String> {
         self.overtaken.clone().or_else(|| self.harm.clone()).or_else(|| self.gaps.clone())
     }
+}
+
+/// Names the serials behind the checkpoint that are not among `serials`: those before others, those
+/// that accepted losses have `kept`, and those that a snapshot waits for. Later changes would get
+/// the serials of these last ones, and become the snapshot's.
+fn gaps(
+    vault: &Vault,
+    kept: Option<Serial>,
+    serials: impl Iterator<Item = Serial> + Clone,
+) -> Option<String> {
+    let promised = kept.max(snapshot::awaits(&vault.snapshots));
+    let next = promised.filter(|through| serials.clone().all(|serial| serial <= *through));
+    missing(vault.checkpoint, serials.chain(next.map(Serial::next)))
 }
 
 /// Counts the first of `serials` (ascending) that are whole: no serial behind `checkpoint` is

@@ -100,9 +100,10 @@ impl Changes {
         }
     }
 
-    /// Count of the changes at the front that the log has.
+    /// Count of the changes at the front that the log has. It has all that are counted only.
     pub(crate) fn logged(&self) -> usize {
-        self.queue.iter().take_while(|change| change.is_logged()).count()
+        let listed = self.queue.iter().take_while(|change| change.is_logged()).count();
+        self.queue.unindexed().count + listed
     }
 
     /// Takes the first `count` changes out: `vault` has them. The others come behind its
@@ -126,7 +127,7 @@ impl Changes {
         let logged = self.logged();
         self.visible = 0;
         let (unindexed, mut changes) = self.queue.take();
-        changes.truncate(logged);
+        changes.truncate(logged - unindexed.count);
         (unindexed, changes)
     }
 }

@@ -42,6 +42,12 @@ pub(crate) fn cut(snapshots: &[Snapshot]) -> Option<Serial> {
     snapshots.iter().filter(|one| one.content.is_none()).map(|one| one.checkpoint).min()
 }
 
+/// The serial up to which the log must have the changes: that of the last snapshot that waits for
+/// its content. No snapshot is in a vault before the log has its changes durably.
+pub(crate) fn awaits(snapshots: &[Snapshot]) -> Option<Serial> {
+    snapshots.iter().filter(|one| one.content.is_none()).map(|one| one.checkpoint).max()
+}
+
 /// The snapshots of `vault` once it has the content `root` at `checkpoint`. A pending snapshot
 /// that the checkpoint has passed by is left out: its content is nowhere.
 pub(crate) fn reached(

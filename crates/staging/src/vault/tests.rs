@@ -78,6 +78,12 @@ pub(crate) fn example() -> Vault {
     }
 }
 
+/// A snapshot that waits for its content.
+pub(crate) fn pending(number: u32, checkpoint: u64) -> Snapshot {
+    let checkpoint = Serial(checkpoint);
+    Snapshot { number, checkpoint, content: None, ..example().snapshots[0].clone() }
+}
+
 /// A vault with only the fields of format 8.
 fn example_8() -> Vault {
     Vault { snapshots: Vec::new(), snapshots_taken: 0, ..example() }
@@ -173,10 +179,7 @@ fn a_vault_of_format_8_has_no_snapshots() {
 fn a_snapshot_gets_the_content_of_its_serial_and_no_other() {
     let pending = |name: &str, number, checkpoint| Snapshot {
         name: name.into(),
-        number,
-        checkpoint: Serial(checkpoint),
-        content: None,
-        ..example().snapshots[0].clone()
+        ..pending(number, checkpoint)
     };
     let vault = Vault {
         checkpoint: Serial(80),
@@ -186,6 +189,7 @@ fn a_snapshot_gets_the_content_of_its_serial_and_no_other() {
     };
     assert_eq!(vault.check(), Ok(()));
     assert_eq!(snapshot::cut(&vault.snapshots), Some(Serial(90)));
+    assert_eq!(snapshot::awaits(&vault.snapshots), Some(Serial(95)));
     let root = Some(Pointer { name: [1; 32], ..ROOT });
     let lost = [Lost { position: 0, span: 512 }];
     let before = snapshot::reached(&vault, Serial(89), &root, &lost);

@@ -250,3 +250,30 @@ fn a_node_made_of_copies_serves_the_volumes_that_asked_for_copies() {
         assert_eq!(node.vault(4).await.checkpoint.0, 1, "the store has it");
     });
 }
+
+#[test]
+fn a_snapshot_leaves_its_place_to_the_batches_that_it_waits_for() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let holder = Arc::new(Holder { env: env.clone(), is_there: Mutex::new(true) });
+        let mut setup = Setup::new(Policy::Back, Ack::Flash);
+        setup.replicas = vec![holder.clone()];
+        let node = Node::start(&env, &setup, &Mem::store(), Plan::default()).await;
+        let vault = Vault { copies: 1, ..setup.vault(1) };
+        let volume = node.open_as(vault).await.unwrap();
+        write(&volume, 1, false).await.unwrap();
+        // The last holder goes, and none comes: writes wait for the store.
+        *holder.is_there.lock() = false;
+        node.log.followers()[0].dismiss();
+        let writing = async {
+            for byte in 2..6 {
+                write(&volume, byte, false).await.unwrap();
+            }
+        };
+        let both = async { futures_util::join!(volume.take_snapshot("s"), writing) };
+        let (taken, ()) = env.timeout(Duration::from_secs(60), both).await.expect("no stall");
+        assert!(taken.unwrap().content.is_some(), "nothing else has its changes for sure");
+        volume.drain().await.unwrap();
+    });
+}

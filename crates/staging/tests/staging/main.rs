@@ -21,5 +21,6 @@ mod previous_root;
 mod record_crash;
 mod records;
 mod salvage;
+mod snapshots;
 mod store;
 mod trickle;

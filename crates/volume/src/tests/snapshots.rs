@@ -6,7 +6,7 @@ use rekindle_base::Kind;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
-use rekindle_staging::{Policy, Vault};
+use rekindle_staging::{Ack, Policy, Vault};
 use std::time::Duration;
 
 /// Makes the volume `vm1`, and a client of it.
@@ -77,6 +77,52 @@ fn a_snapshot_of_what_only_the_log_has_outlives_a_kill() {
         assert_eq!(read(&clone, 4096, 1).await, b"A");
         assert_eq!(content(&bed, "vm1").await, b"B");
     });
+}
+
+#[test]
+fn a_snapshot_outlives_a_power_cut_also_where_writes_need_not() {
+    let (world, store) = (World::new(6, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        bed.volumes.create(crate::Spec { ack: Ack::Memory, ..spec("vm1") }).await.unwrap();
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"A").await.unwrap();
+        assert!(!bed.volumes.take_snapshot("vm1", "s").await.unwrap().stored);
+        write(&handle, 0, b"B").await.unwrap();
+    });
+    world.cut_power();
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let handle = bed.volumes.attach("vm1").await.unwrap();
+        write(&handle, 0, b"C").await.unwrap();
+        bed.volumes.clone_of("vm1", "s", "vm2").await.unwrap();
+        assert_eq!(content(&bed, "vm2").await, b"A");
+    });
+}
+
+#[test]
+fn a_snapshot_has_what_the_log_had_before_a_start_however_soon_it_is_taken() {
+    for seed in 0..20 {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            let handle = made(&bed).await;
+            // More than a start lists at once.
+            for at in 0..10 {
+                write(&handle, at * 4096, b"A").await.unwrap();
+            }
+        });
+        world.crash_process();
+        world.block_on(async {
+            let bed = Bed::start(&world.env(), &store).await;
+            bed.volumes.take_snapshot("vm1", "s").await.unwrap();
+            bed.volumes.clone_of("vm1", "s", "vm2").await.unwrap();
+            let clone = bed.volumes.attach("vm2").await.unwrap();
+            for at in 0..10 {
+                assert_eq!(read(&clone, at * 4096, 1).await, b"A", "seed {seed}, block {at}");
+            }
+        });
+    }
 }
 
 #[test]
@@ -165,6 +211,8 @@ fn a_snapshot_is_taken_or_not_when_the_store_loses_replies() {
             write(&handle, 0, b"A").await.unwrap();
             bed.faults.set(Plan { lie_percent: 50.0, fail_percent: 20.0, ..Plan::default() });
             let taken = bed.volumes.take_snapshot("vm1", "s").await;
+            let is_retryable = taken.as_ref().err().is_none_or(|error| error.kind().is_retryable());
+            assert!(is_retryable, "seed {seed}: one that landed is not tried again: {taken:?}");
             write(&handle, 0, b"B").await.unwrap();
             if seed % 2 == 0 {
                 let _ = bed.env.timeout(Duration::from_secs(20), handle.staged().drain()).await;

@@ -23,6 +23,9 @@ use std::process::Command;
 const DEVICE: &str = "/dev/fuse";
 /// The type of our mounts in the kernel's table.
 const TYPE: &str = "fuse.rekindle";
+/// What the kernel reads ahead of a program, KiB. Its own 128 KiB leave it waiting for one small
+/// request after the other; with these, reads of a large file overlap, and take a quarter less.
+const READ_AHEAD_KIB: &str = "2048";
 /// The program that mounts for users, of the package fuse3.
 const HELPER: &str = "fusermount3";
 
@@ -138,6 +141,17 @@ impl Place {
         Ok(device)
     }
 
+    /// Has the kernel read further ahead, where it lets us: only root may say so. The kernel has
+    /// its answer to the first request by now, with which it sets its own measure.
+    pub fn read_ahead(&self) {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let device = line_of(&table, &self.folder).and_then(|line| line.split(' ').nth(2));
+        if let Some(device) = device {
+            let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
+            let _ = std::fs::write(setting, READ_AHEAD_KIB);
+        }
+    }
+
     /// Takes the mount away. With `lazily`, also while it is in use: programs that use it get
     /// errors then.
     pub fn unmount(&self, lazily: bool) -> io::Result<()> {
@@ -198,11 +212,16 @@ fn mounted(folder: &Path) -> Option<String> {
     listed(&table, folder)
 }
 
-fn listed(table: &str, folder: &Path) -> Option<String> {
-    let line = table.lines().rev().find(|line| {
+/// The line of the newest mount on a folder.
+fn line_of<'a>(table: &'a str, folder: &Path) -> Option<&'a str> {
+    table.lines().rev().find(|line| {
         let place = line.split(' ').nth(4).map(unescaped);
         place.is_some_and(|place| Path::new(&place) == folder)
-    })?;
+    })
+}
+
+fn listed(table: &str, folder: &Path) -> Option<String> {
+    let line = line_of(table, folder)?;
     let (_, rest) = line.split_once(" - ")?;
     let mut words = rest.split(' ');
     let (kind, source) = (words.next()?, unescaped(words.next()?));

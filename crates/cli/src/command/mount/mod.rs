@@ -7,13 +7,13 @@
 mod dying;
 mod kernel;
 mod ledger;
-mod pump;
+pub mod pump;
 
 use super::client;
 use crate::arguments::{Common, Mount};
 use crate::client::volume_path;
 use kernel::Place;
-use pump::Pump;
+use pump::{Device, Pump};
 use rekindle_base::Kind;
 use rekindle_front::http::api::{MOUNT_PROTOCOL, Volume};
 use rekindle_supervise::signals::StopSignals;
@@ -37,7 +37,7 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
         let mut stop = StopSignals::new()?;
         let first = client.upgrade(&path, MOUNT_PROTOCOL).await?;
         let device = place.mount(mount)?;
-        let pump = Pump::new(device, random()?)?;
+        let pump = Pump::new(Device::new(device)?, random()?);
         let mut pumping =
             std::pin::pin!(pump.run(first, async || client.upgrade(&path, MOUNT_PROTOCOL).await));
         let mut unmounting = std::pin::pin!(async {
@@ -57,6 +57,7 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
                 () = &mut unmounting => return Ok(()),
                 () = pump.ready.notified(), if !is_ready => {
                     is_ready = true;
+                    place.read_ahead();
                     announce(common, &mount.name, &place, hidden);
                 }
             }
@@ -64,12 +65,18 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
     })
 }
 
-fn check(volume: &Volume) -> Outcome {
+/// Refuses a volume that is no file system.
+pub fn check(volume: &Volume) -> Outcome {
     if volume.kind == FILE {
         return Ok(());
     }
+    if let Some(reason) = &volume.reason {
+        return Err(Failure::new(format!("volume '{}' cannot be served", volume.name))
+            .because(reason)
+            .next("`rekindle verify` names what is damaged"));
+    }
     Err(Failure::new(format!(
-        "volume '{}' is a '{}' volume, and mount serves file volumes",
+        "volume '{}' is a '{}' volume, and no file system",
         volume.name, volume.kind
     ))
     .next("create one with `rekindle fs create`")
@@ -111,7 +118,8 @@ async fn unmount(place: &Place, stop: &mut StopSignals) {
     let _ = tokio::task::spawn_blocking(move || lazily.unmount(true)).await;
 }
 
-fn random() -> Outcome<u64> {
+/// Draws the number of a mount.
+pub fn random() -> Outcome<u64> {
     let mut bytes = [0; 8];
     std::io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
     Ok(u64::from_ne_bytes(bytes))

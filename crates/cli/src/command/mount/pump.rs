@@ -40,10 +40,51 @@ const LAST_REPLIES: Duration = Duration::from_secs(2);
 /// What the device tells: a request is there, or the end of the mount, which is an error of it.
 const WANTED: Interest = Interest::READABLE.add(Interest::ERROR);
 
+/// The end of a mount where requests come from: the kernel's, or a program's that asks by itself.
+pub trait Asker {
+    /// Reads a request into an empty buffer. `false`: none will come any more.
+    async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<bool>;
+    /// Takes a reply.
+    fn write(&self, reply: &[u8]);
+}
+
+/// The kernel's end: each read gives a request, each write takes a reply.
+pub struct Device(AsyncFd<OwnedFd>);
+
+impl Device {
+    /// Takes the kernel's end, which does not block.
+    pub fn new(device: OwnedFd) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` keeps its descriptor open, and gives the same one each time.
+        let device = unsafe { AsyncFd::register_with_interest(device, WANTED) }?;
+        Ok(Self(device))
+    }
+}
+
+impl Asker for Device {
+    async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        loop {
+            let mut ready = self.0.ready(WANTED).await?;
+            match rustix::io::read(self.0.get_ref(), spare_capacity(buffer)) {
+                // None: the file system is unmounted.
+                Ok(count) => return Ok(count > 0),
+                Err(Errno::AGAIN) => ready.clear_ready(),
+                // The request was taken back.
+                Err(Errno::INTR | Errno::NOENT) => {}
+                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn write(&self, reply: &[u8]) {
+        // An error means that the kernel waits for it no longer.
+        let _ = rustix::io::write(self.0.get_ref(), reply);
+    }
+}
+
 /// The pump of one mount.
-pub struct Pump {
-    /// The kernel's end: each read gives a request, each write takes a reply.
-    device: AsyncFd<OwnedFd>,
+pub struct Pump<A> {
+    asker: A,
     ledger: RefCell<Ledger>,
     /// Rung when there is something to send.
     news: Notify,
@@ -62,13 +103,11 @@ pub struct Pump {
     is_over: Cell<bool>,
 }
 
-impl Pump {
-    /// Begins with the kernel's end, which does not block.
-    pub fn new(device: OwnedFd, client: u64) -> io::Result<Self> {
-        // SAFETY: an `OwnedFd` keeps its descriptor open, and gives the same one each time.
-        let device = unsafe { AsyncFd::register_with_interest(device, WANTED) }?;
-        Ok(Self {
-            device,
+impl<A: Asker> Pump<A> {
+    /// Begins a mount with a number that is drawn at random.
+    pub fn new(asker: A, client: u64) -> Self {
+        Self {
+            asker,
             ledger: RefCell::new(Ledger::new(client)),
             news: Notify::new(),
             replied: Notify::new(),
@@ -78,7 +117,7 @@ impl Pump {
             ready: Notify::new(),
             is_useful: Cell::new(false),
             is_over: Cell::new(false),
-        })
+        }
     }
 
     /// Runs until the file system is unmounted, or the volume is no more. `connect` makes another
@@ -109,7 +148,7 @@ impl Pump {
                     self.ledger.borrow_mut().give_up(*unique);
                     let (length, error) = (OUT_HEADER_BYTES as u32, -Errno::INTR.raw_os_error());
                     let head = OutHeader { length, error, unique: *unique };
-                    let _ = rustix::io::write(self.device.get_ref(), head.as_bytes());
+                    self.asker.write(head.as_bytes());
                 }
                 waiter.is_some() && !dies
             });
@@ -121,7 +160,7 @@ impl Pump {
     async fn take_requests(&self) -> io::Result<()> {
         let room = REQUEST_BYTES_MAX as usize;
         let mut buffer = Vec::with_capacity(room);
-        while self.read(&mut buffer).await? {
+        while self.asker.read(&mut buffer).await? {
             let request = if buffer.len() <= COPIED_BYTES_MAX {
                 Bytes::copy_from_slice(&buffer)
             } else {
@@ -147,21 +186,6 @@ impl Pump {
         // The daemon closes what is open after a while, if it is not told now.
         let _ = tokio::time::timeout(LAST_REPLIES, all).await;
         Ok(())
-    }
-
-    /// Reads a request. `false`: the file system is unmounted.
-    async fn read(&self, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        loop {
-            let mut ready = self.device.ready(WANTED).await?;
-            match rustix::io::read(self.device.get_ref(), spare_capacity(buffer)) {
-                Ok(count) => return Ok(count > 0),
-                Err(Errno::AGAIN) => ready.clear_ready(),
-                // The request was taken back.
-                Err(Errno::INTR | Errno::NOENT) => {}
-                Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(false),
-                Err(error) => return Err(error.into()),
-            }
-        }
     }
 
     /// Keeps a connection to the daemon. Returns the reason why there can be none any more.
@@ -263,8 +287,7 @@ impl Pump {
     fn reply(&self, reply: &[u8]) {
         self.is_useful.set(true);
         if let Answered::Kernel(opcode) = self.ledger.borrow_mut().answer(reply) {
-            // An error means that the kernel waits for it no longer.
-            let _ = rustix::io::write(self.device.get_ref(), reply);
+            self.asker.write(reply);
             if opcode == opcode::INIT {
                 self.ready.notify_one();
             }

@@ -54,6 +54,15 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
     let bytes = encode(&effects);
     assert_eq!(decode(&bytes).unwrap(), effects);
     check_golden("kept.bin", &bytes);
+    let copy = Effect::Copy { ino: 5, offset: 4096, length: 8192, from: 7, at: 1 << 30 };
+    let bytes = encode(std::slice::from_ref(&copy));
+    check_golden("copy.bin", &bytes);
+    assert_eq!(decode(&bytes).unwrap(), [copy]);
+    for (place, byte) in [(9, 1), (17, 1), (33, 1), (24, 0xff)] {
+        let mut bad = bytes.clone();
+        bad[1 + place] = byte;
+        assert!(decode(&bad).is_err(), "byte {place}");
+    }
     let head = WriteHead { ino: 5, offset: 1 << 50, more: -4096, inode: inode(9, "") };
     check_golden("write.bin", &head.encode(0));
     assert_eq!(WriteHead::decode(&head.encode(0)), Ok(head));
@@ -61,7 +70,7 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..14) {
+    fn any_bytes_are_effects_or_an_error(mut bytes in proptest::collection::vec(any::<u8>(), 0..300), tag in 0u8..15) {
         let _ = decode(&bytes);
         if bytes.len() > 2 {
             bytes[..2].copy_from_slice(&[VERSION, tag]);

@@ -24,6 +24,7 @@ fn structures_have_the_sizes_of_the_kernels() {
     assert_eq!((size_of::<OpenOut>(), size_of::<SpaceOut>()), (16, 80));
     assert_eq!((size_of::<NameOut>(), size_of::<ReadIn>()), (24, 40));
     assert_eq!((size_of::<AllocateIn>(), size_of::<SeekIn>()), (32, 24));
+    assert_eq!(size_of::<CopyIn>(), 56);
 }
 
 #[test]
@@ -73,6 +74,11 @@ fn requests_say_what_they_ask_for() {
             Op::Allocate { what: Allocate::Punch, offset: 1, length: 2 },
         ),
         (opcode::LSEEK, words(&[0, 0, 8, 0, 4, 0], b""), Op::Seek { offset: 8, what: Seek::Hole }),
+        (
+            opcode::COPY_FILE_RANGE,
+            words(&[0, 0, 1, 0, 9, 0, 0, 0, 2, 0, 3, 0, 0, 0], b""),
+            Op::Copy { offset: 1, to: (9, 2), length: 3 },
+        ),
         (opcode::SYNCFS, words(&[0, 0], b""), Op::Sync),
         (opcode::BATCH_FORGET, b"".to_vec(), Op::Silent),
     ] {
@@ -106,12 +112,18 @@ fn bad_input_gets_the_error_of_posix() {
         (opcode::SETXATTR, words(&[1, 3], b"user.x\0ab"), Errno::INVAL),
         (opcode::SETXATTR, xattr(256), Errno::RANGE),
         (opcode::SETXATTR, xattr(0), Errno::RANGE),
+        (opcode::SETXATTR, words(&[1, 0], b"user.\0a"), Errno::INVAL),
         (opcode::GETXATTR, words(&[1, 0], b"system.posix_acl_access\0"), Errno::OPNOTSUPP),
         (opcode::FALLOCATE, words(&[0, 0, 1, 0, 2, 0, 2, 0], b""), Errno::OPNOTSUPP),
         (opcode::FALLOCATE, words(&[0, 0, 1, 0, 0, 0, 0, 0], b""), Errno::INVAL),
         (opcode::LSEEK, words(&[0, 0, 8, 0, 0, 0], b""), Errno::INVAL),
         (34, b"".to_vec(), Errno::NOSYS),
-        (47, b"".to_vec(), Errno::NOSYS),
+        (opcode::COPY_FILE_RANGE, words(&[0; 13], b""), Errno::INVAL),
+        (
+            opcode::COPY_FILE_RANGE,
+            words(&[0, 0, 1, 0, 9, 0, 0, 0, 2, 0, 3, 0, 1, 0], b""),
+            Errno::INVAL,
+        ),
         (u32::MAX, b"".to_vec(), Errno::NOSYS),
     ] {
         assert_eq!(op(opcode, &body), Err(errno), "opcode {opcode}: {body:?}");

@@ -51,6 +51,15 @@ fn each_trigger_makes_a_volume_due() {
 }
 
 #[test]
+fn a_stream_is_destaged_early_and_many_small_changes_are_not() {
+    let (mib, most) = (1 << 20, 1 << 30);
+    assert_eq!(bytes_due(100, 100 * mib, most), 128 * mib);
+    assert_eq!(bytes_due(100, 100 * (64 << 10), most), 128 * mib);
+    assert_eq!(bytes_due(100, 100 * (64 << 10) - 1, most), most);
+    assert_eq!(bytes_due(100, 100 * mib, 7 * mib), 7 * mib, "the setting is a bound");
+}
+
+#[test]
 fn commits_by_age_keep_a_pace_and_no_volume_waits_until_it_is_late() {
     let second = Duration::from_secs(1);
     assert_eq!(pause_after(1, 60), second * 3);

@@ -101,3 +101,22 @@ fn what_is_kept_of_accepted_losses_fits_the_vault_in_this_generation_and_the_nex
         parked.check(&vault, life).unwrap();
     }
 }
+
+#[test]
+fn a_log_that_ends_before_a_snapshot_that_waits_for_its_changes_has_lost_them() {
+    let of = |checkpoint, awaited| Vault {
+        snapshots: vec![crate::vault::tests::pending(1, awaited)],
+        ..vault(6, checkpoint)
+    };
+    let behind = |vault: &Vault, last| (vault.checkpoint.0 + 1..=last).map(Serial);
+    let gaps = |vault: &Vault, last| super::gaps(vault, None, behind(vault, last));
+    assert_eq!(gaps(&of(8, 12), 12), None);
+    assert_eq!(gaps(&of(8, 12), 14), None);
+    assert_eq!(gaps(&of(8, 12), 10).as_deref(), Some("11-12"));
+    assert!(gaps(&of(8, 12), 8).is_some(), "the log has none of them");
+    let kept = |through, last| {
+        let vault = of(8, 12);
+        super::gaps(&vault, Some(Serial(through)), behind(&vault, last)).is_some()
+    };
+    assert!(kept(10, 10) && kept(13, 12) && !kept(13, 13), "the later one counts");
+}

@@ -97,7 +97,7 @@ fn with_pump(story: impl AsyncFn(Kernel, &mut mpsc::UnboundedReceiver<Daemon>)) 
                 Err(_) => Err(Failure::new("the volume is gone").kind(Kind::NotFound)),
             }
         };
-        let mut pump = Pump::new(device, 7)?;
+        let mut pump = Pump::new(Device::new(device)?, 7);
         pump.is_dying = |thread| thread == DYING;
         let first = connect().await?;
         let (ended, ()) = tokio::join!(pump.run(first, connect), async {
