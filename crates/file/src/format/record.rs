@@ -15,7 +15,7 @@
 //! | 8 | the volume has so many more | bytes (8), inodes (8), both signed |
 //! | 9 | a request was carried out | client (8), request (8), oldest one (8) |
 //! | 10 | a call of NFS was carried out | client (8), seconds since 1970 (8), hash (8) |
-//! | 11 | a front keeps this of an inode | number (8), inodes more that it keeps of (8), bytes, counted |
+//! | 11 | a front keeps this of an inode | number (8), inodes more (8), bytes, counted |
 //! | 12 | a front keeps nothing of an inode any more | number (8) |
 //! | 13 | a range of a file is that of another | five numbers (8 each): see [`Effect::Copy`] |
 //!

@@ -1,5 +1,5 @@
-//! The words of version 4.1 in XDR, beyond plain numbers (RFC 5662): read out of what a stranger has
-//! sent, without a copy, and written to a reply.
+//! The words of version 4.1 in XDR, beyond plain numbers (RFC 5662): read out of what a stranger
+//! has sent, without a copy, and written to a reply.
 
 use crate::nfs::xdr::{Args, Garbage};
 

@@ -150,8 +150,8 @@ impl<E: Exports> Work<'_, E> {
         Stateid::new(ino & PART, id.max(1), 1)
     }
 
-    /// Says whether a stateid lets its client read or write a file as one that it has open. `false`:
-    /// it is of no open, and permissions decide.
+    /// Says whether a stateid lets its client read or write a file as one that it has open.
+    /// `false`: it is of no open, and permissions decide.
     pub(super) fn check_opened(
         &self,
         place: &Place<E::Files>,

@@ -8,8 +8,12 @@
 //! | 8 | 16 | the volume's id |
 //! | 24 | 4 | number of opens |
 //! | 28 | 4 | number of owners with locks |
-//! | 32 | | for each open: its number (8), the client (8), the machine (8), the sequence (4), access (1), denied to others (1), bytes of the owner's name (2), the name |
-//! | | | for each owner: its number (8), the client (8), the number of its open (8), the sequence (4), ranges (4), bytes of the owner's name (2), zero (2), the name, then for each range its first byte (8), the byte behind it (8), whether it is a write lock (1), zero (7) |
+//!
+//! For each open follow its number (8), the client (8), the machine (8), the sequence (4), access
+//! (1), denied to others (1), bytes of the owner's name (2), the name. Then, for each owner of
+//! locks: its number (8), the client (8), the number of its open (8), the sequence (4), ranges (4),
+//! bytes of the owner's name (2), zero (2), the name, and for each range its first byte (8), the
+//! byte behind it (8), whether it is a write lock (1), zero (7).
 //!
 //! The record of the log and the chunk of the table that have it carry a checksum. A volume that is
 //! a clone has what is held of the original, under the original's id: it is nothing there.
