@@ -48,6 +48,9 @@ fn check_target(kind: FileType, target: &[u8]) -> Result<(), Errno> {
     }
 }
 
+/// Two places of one volume.
+type Both<E> = (Place<<E as Exports>::Files>, Place<<E as Exports>::Files>);
+
 impl<E: Exports> Work<'_, E> {
     pub(super) async fn create(&mut self, args: &mut Args<'_>, out: &mut Vec<u8>) -> Done {
         let (kind, device, target) = new(args)?;
@@ -110,7 +113,7 @@ impl<E: Exports> Work<'_, E> {
     }
 
     /// Returns the saved place and the current one, of one volume.
-    fn both(&self) -> Result<(Place<E::Files>, Place<E::Files>), Fault> {
+    fn both(&self) -> Result<Both<E>, Fault> {
         let (saved, current) = (self.saved_place()?, self.place()?);
         match saved.export.id == current.export.id {
             true => Ok((saved, current)),

@@ -78,7 +78,8 @@ impl<'a> Wish<'a> {
                 Claim::Previous
             }
             2 => {
-                (args.stateid()?, name(args)?);
+                args.stateid()?;
+                name(args)?;
                 Claim::Delegated
             }
             3 => {

@@ -110,7 +110,8 @@ fn skip_callback(args: &mut Args<'_>) -> Result<(), Garbage> {
             1 => {
                 args.u32()?;
                 args.opaque(common::MACHINE_BYTES_MAX)?;
-                (args.u32()?, args.u32()?);
+                args.u32()?;
+                args.u32()?;
                 let groups = args.u32()?;
                 if groups > common::GROUPS_MAX {
                     return Err(Garbage);
@@ -168,7 +169,8 @@ impl<E: Exports> Work<'_, E> {
         for _ in 0..args.u32()?.min(2) {
             args.opaque(limits::OWNER_BYTES_MAX)?;
             args.opaque(limits::OWNER_BYTES_MAX)?;
-            (args.u64()?, args.u32()?);
+            args.u64()?;
+            args.u32()?;
         }
         if flags & IS_CONFIRMED != 0 {
             return Err(Status::INVAL.into());
