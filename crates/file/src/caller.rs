@@ -22,8 +22,8 @@ pub struct Caller<'a> {
     pub call: Option<Call>,
     /// Who judges the change in its turn.
     pub witness: Option<&'a dyn Witness>,
-    /// Who says what is kept of the inode from then on; heard by [`crate::Files::keep`], and where
-    /// an inode is made or its attributes are set.
+    /// The keeper that says what is kept of the inode from then on. [`crate::Files::keep`] asks it,
+    /// and so do calls that make an inode or set its attributes.
     pub keeper: Option<&'a dyn Keeper>,
 }
 

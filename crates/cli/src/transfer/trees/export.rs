@@ -179,11 +179,7 @@ impl Export<'_> {
             }
         }
         self.settle(entry).await?;
-        self.copy.count(|tally| match kind {
-            FileType::RegularFile => tally.files += 1,
-            FileType::Symlink => tally.symlinks += 1,
-            _ => tally.others += 1,
-        });
+        self.copy.brought(kind);
         Ok(())
     }
 

@@ -192,11 +192,7 @@ impl Import<'_> {
         let ino = ino.map_err(failed)?;
         self.settle(entry, ino).await?;
         self.note(entry, ino);
-        self.copy.count(|tally| match kind {
-            FileType::RegularFile => tally.files += 1,
-            FileType::Symlink => tally.symlinks += 1,
-            _ => tally.others += 1,
-        });
+        self.copy.brought(kind);
         Ok(())
     }
 

@@ -85,6 +85,15 @@ impl Copy {
         self.show();
     }
 
+    /// Counts what is no folder.
+    fn brought(&self, kind: FileType) {
+        self.count(|tally| match kind {
+            FileType::RegularFile => tally.files += 1,
+            FileType::Symlink => tally.symlinks += 1,
+            _ => tally.others += 1,
+        });
+    }
+
     fn pass(&self, bytes: u64) {
         self.passed.set(self.passed.get() + bytes);
         self.show();
