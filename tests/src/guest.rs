@@ -8,6 +8,59 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+/// The count of the steps of a guest's work.
+pub const STEPS: &str = r"
+step() { i=$((i+1)); echo $i >/run/out/count; }
+i=0
+";
+
+/// Work of a guest that has [`STEPS`], and mounts by `at PORT DIR`: it copies a tree in, works on
+/// names meanwhile, and compares all at the end, read anew.
+pub const TREE: &str = r"
+work() {
+  at 2049 /mnt || return 1
+  cp -a $U_TREE /tmp/tree || return 2
+  round=0
+  while [ ! -e /run/out/stop ] && [ $round -lt 200 ]; do
+    d=/mnt/r$round
+    mkdir $d || return 3
+    cp -a /tmp/tree $d/tree || return 4
+    step
+    for n in 1 2 3 4 5 6 7 8 9 10; do
+      echo $round.$n >$d/f || return 5
+      mv $d/f $d/g$n || return 6
+      ln $d/g$n $d/h$n || return 7
+      ln -s g$n $d/s$n || return 8
+      [ $(cat $d/s$n) = $round.$n ] || return 9
+      rm $d/h$n || return 10
+      mkfifo $d/p$n || return 11
+      mkdir $d/d$n && rmdir $d/d$n || return 12
+      step
+    done
+    dd if=/dev/urandom of=/tmp/big bs=1M count=4 2>/dev/null
+    cp /tmp/big $d/big && sync $d/big || return 13
+    md5sum </tmp/big >/tmp/sum$round
+    step
+    round=$((round+1))
+  done
+  umount /mnt || return 14
+  at 2049 /mnt || return 15
+  r=0
+  while [ $r -lt $round ]; do
+    d=/mnt/r$r
+    diff -r --no-dereference /tmp/tree $d/tree || return 16
+    md5sum <$d/big | cmp - /tmp/sum$r || return 17
+    [ $(ls $d | wc -l) = 32 ] || return 18
+    r=$((r+1))
+  done
+  chmod 700 /mnt/r0 && touch /mnt/r0/x && chown 1000:1000 /mnt/r0/x || return 19
+  setpriv --reuid 1000 --regid 1000 --clear-groups cat /mnt/r0/x 2>/dev/null && return 20
+  rm -r /mnt/r0 || return 21
+  umount /mnt || return 22
+  dmesg | grep -iE 'i/o error|reclaim|recovery failed' && return 23
+  return 0
+}";
+
 /// A network namespace with a tap device for a guest, at 10.77.0.1; the guest is 10.77.0.2. Deleted
 /// on drop.
 pub struct Namespace(pub String);
