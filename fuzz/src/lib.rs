@@ -142,6 +142,12 @@ impl rekindle_front::nfs::Exports for NoVolumes {
     fn find(&self, id: rekindle_base::VolumeId) -> BoxFuture<'_, Result<Export, Error>> {
         Box::pin(async move { Err(Error::NotFound(id.to_string())) })
     }
+    fn is_stopping(&self) -> bool {
+        false
+    }
+    fn way(&self, _: &str, _: &str) -> std::sync::Arc<dyn rekindle_front::nfs::forward::Way> {
+        unreachable!("no volume is elsewhere")
+    }
 }
 
 type Export = rekindle_front::nfs::Export<rekindle_file::Files>;

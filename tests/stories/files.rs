@@ -84,6 +84,45 @@ fn a_mounted_volume_is_a_file_system_like_any_other() -> Result<()> {
 }
 
 #[test]
+fn programs_that_write_only_and_programs_that_map_a_file_see_the_same_bytes() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-mapped")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let path = mounted.folder.join("a");
+    std::fs::write(&path, vec![b'a'; 1 << 20])?;
+    let both = File::options().read(true).write(true).open(&path)?;
+    // SAFETY: every change of the file is one of this function, between its looks.
+    let mut map = unsafe { memmap2::MmapMut::map_mut(&both) }?;
+    assert!(map.iter().all(|byte| *byte == b'a'));
+    let writer = File::options().write(true).open(&path)?;
+    for at in (0..200_u64).map(|number| number * 5000 + 1) {
+        let place = usize::try_from(at)?;
+        // In one page: what was mapped and written stays, and what was written is seen in the map.
+        map[place + 100] = b'm';
+        writer.write_all_at(b"new", at)?;
+        assert_eq!(&map[place - 1..place + 4], b"anewa", "at {at}");
+        assert_eq!(map[place + 100], b'm', "at {at}");
+        let mut read = [0; 5];
+        both.read_exact_at(&mut read, at - 1)?;
+        assert_eq!(&read, b"anewa", "at {at}");
+    }
+    map.flush()?;
+    let bytes = std::fs::read(&path)?;
+    assert!(bytes == map[..], "the file has what was mapped");
+    assert_eq!(bytes.iter().filter(|byte| **byte == b'm').count(), 200);
+    // Ends of a program's memory and of the file fall between pages.
+    let long = for_story("long").bytes((3 << 20) + 7);
+    writer.write_all_at(&long, 13)?;
+    File::options().append(true).open(&path)?.write_all(b"end")?;
+    let bytes = std::fs::read(&path)?;
+    assert!(bytes[13..] == [&long[..], b"end"].concat(), "{} bytes", bytes.len());
+    drop((map, both, writer));
+    mounted.unmount()
+}
+
+#[test]
 fn a_copy_goes_on_over_kill_9_of_the_daemon_without_an_error() -> Result<()> {
     if skipped(&["diff", "cp", "dd", "cmp"]) {
         return Ok(());

@@ -27,6 +27,7 @@ mod moving;
 mod nemesis;
 mod nfs;
 mod nfs4;
+mod nfs_cluster;
 mod parity;
 mod partitions;
 mod power_loss;

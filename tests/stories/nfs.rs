@@ -19,7 +19,7 @@ fn start(name: &str, settings: &str) -> Result<(Daemon, u16)> {
 }
 
 /// The port, which stays as long as the supervisor lives.
-fn port(daemon: &Daemon) -> Result<u16> {
+pub fn port(daemon: &Daemon) -> Result<u16> {
     let endpoints = std::fs::read_to_string(daemon.dir.join("endpoints.json"))?;
     let endpoints: serde_json::Value = serde_json::from_str(&endpoints)?;
     let place = endpoints["nfs"][0].as_str().context("it serves NFS")?;
@@ -33,7 +33,7 @@ fn kill(daemon: &Daemon) -> Result<()> {
 }
 
 /// A volume's URI for libnfs.
-fn uri(port: u16, path: &str) -> String {
+pub fn uri(port: u16, path: &str) -> String {
     format!("nfs://127.0.0.1/home/{path}?version=3&nfsport={port}&mountport={port}")
 }
 

@@ -7,7 +7,7 @@ use e2e::shell::{Shell, wait_until};
 use e2e::{Daemon, Options};
 use rekindle_nbd_client::NbdClient;
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const BLOCK: usize = 16 << 10;
@@ -358,5 +358,82 @@ fn a_scrub_begins_by_the_clock_and_nobody_has_to_ask() -> Result<()> {
     ensure!(history.contains("a check found"), "{history}");
     let mut client = NbdClient::connect(&daemon.socket(), "hurt")?;
     assert_eq!(whole(&mut client, &image).iter().filter(|is_whole| !**is_whole).count(), 1);
+    Ok(())
+}
+
+/// Returns the files below a folder that have other bytes than below another one, or none there.
+fn differing(folder: &Path, other: &Path) -> Result<Vec<PathBuf>> {
+    let (mut open, mut found) = (vec![PathBuf::new()], Vec::new());
+    while let Some(below) = open.pop() {
+        for entry in std::fs::read_dir(folder.join(&below))? {
+            let entry = entry?;
+            let path = below.join(entry.file_name());
+            if entry.file_type()?.is_dir() {
+                open.push(path);
+            } else if std::fs::read(entry.path())?
+                != std::fs::read(other.join(&path)).unwrap_or_default()
+            {
+                found.push(path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn damage_in_a_file_system_costs_what_a_salvage_names_by_path_and_the_rest_stays() -> Result<()> {
+    let mut daemon = Daemon::start("salvage-files")?;
+    daemon.cli(&["fs", "create", "home"])?;
+    let mut random = for_story("salvage-files");
+    let here = daemon.scratch().join("here");
+    for folder in 0..10 {
+        let folder = here.join(format!("folder {folder}"));
+        std::fs::create_dir_all(&folder)?;
+        for file in 0..20 {
+            std::fs::write(folder.join(format!("file {file}")), random.bytes(9000 + file))?;
+        }
+    }
+    let path = |path: &Path| path.display().to_string();
+    daemon.cli(&["fs", "import", &path(&here), "home"])?;
+    daemon.drain("home")?;
+    let export = |daemon: &Daemon, name: &str| -> Result<PathBuf> {
+        let folder = daemon.scratch().join(name);
+        daemon.cli(&["fs", "export", "home", &path(&folder)])?;
+        Ok(folder)
+    };
+    daemon.stop()?;
+    damage(&daemon.data_pack()?)?;
+    daemon.up()?;
+    let plan = daemon.cli(&["salvage", "run", "home"])?["result"]["done"].to_string();
+    ensure!(
+        plan.contains("this would be lost: /folder ") && plan.contains("--accept-losses"),
+        "{plan}"
+    );
+    ensure!(export(&daemon, "refused").is_err(), "an error, and no other bytes");
+    daemon.cli(&["salvage", "run", "home", "--accept-losses"])?;
+    let history = daemon.cli(&["salvage", "history", "home"])?.to_string();
+    let hurt = differing(&here, &export(&daemon, "first")?)?;
+    ensure!(!hurt.is_empty() && hurt.len() <= 20, "{hurt:?}");
+    for hurt in &hurt {
+        ensure!(history.contains(&format!("lost: /{}: bytes ", hurt.display())), "{history}");
+    }
+    assert_eq!(daemon.cli(&["volume", "show", "home"])?["reason"], Value::Null);
+
+    // A page of metadata, in each pack of them, and memory has none.
+    daemon.stop()?;
+    daemon.remove_warm();
+    for pack in objects(&daemon.dir.join("store/packs/meta"))? {
+        damage(&pack)?;
+    }
+    daemon.up()?;
+    daemon.cli(&["salvage", "run", "home", "--accept-losses"])?;
+    let left = export(&daemon, "second")?;
+    let changed: Vec<_> = differing(&left, &here)?
+        .into_iter()
+        .filter(|path| !path.starts_with("lost+found") && !hurt.contains(path))
+        .collect();
+    ensure!(changed.is_empty(), "{changed:?}");
+    let sound = daemon.cli(&["salvage", "run", "home"])?["result"]["done"].to_string();
+    ensure!(sound.contains("all of them sound"), "{sound}");
     Ok(())
 }

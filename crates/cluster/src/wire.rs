@@ -43,6 +43,7 @@ mod kind {
     pub(super) const DRAIN: u16 = 15;
     pub(super) const SERVE: u16 = 16;
     pub(super) const MOUNT: u16 = 17;
+    pub(super) const NFS: u16 = 18;
     pub(super) const DONE: u16 = 128;
     pub(super) const REFUSED: u16 = 129;
     pub(super) const OFFERED: u16 = 130;
@@ -141,7 +142,7 @@ fn longest(kind: u16) -> Option<u32> {
         kind::SEAL => 8 + CAPACITY_MAX,
         kind::KEEP => 8 + 8 * SEGMENTS_MAX as u32,
         kind::FREE => 8,
-        kind::SERVE | kind::MOUNT => CLIENT_BYTES + NAME_BYTES_MAX,
+        kind::SERVE | kind::MOUNT | kind::NFS => CLIENT_BYTES + NAME_BYTES_MAX,
         kind::SERVED => SERVED_BYTES,
         kind::UNSERVED => 2 + TEXT_BYTES_MAX,
         kind::DONE => 4,
@@ -191,6 +192,8 @@ pub enum Protocol {
     Nbd,
     /// The client is a mount.
     Fuse,
+    /// The client is a machine with NFS clients.
+    Nfs,
 }
 
 /// A client of another host.
@@ -362,6 +365,7 @@ impl<'a> Message<'a> {
                 match protocol {
                     Protocol::Nbd => kind::SERVE,
                     Protocol::Fuse => kind::MOUNT,
+                    Protocol::Nfs => kind::NFS,
                 }
             }
             Message::Served(Served { volume, size, block_size }) => {
@@ -442,11 +446,12 @@ impl<'a> Message<'a> {
                 speed: fields.u64()?,
             }),
             kind::DONE => Message::Done(fields.u32()?),
-            kind::SERVE | kind::MOUNT => {
+            kind::SERVE | kind::MOUNT | kind::NFS => {
                 let client = fields.array()?;
                 let volume = std::str::from_utf8(fields.rest()).map_err(|_| Garbage::Damaged)?;
                 let protocol = match header.kind {
                     kind::MOUNT => Protocol::Fuse,
+                    kind::NFS => Protocol::Nfs,
                     _ => Protocol::Nbd,
                 };
                 Message::Serve(Serve { client, volume: volume.to_owned(), protocol })

@@ -146,6 +146,28 @@ pub async fn repair(
     findings: &Findings,
     may_drop: MayDrop,
 ) -> Result<Repaired, Error> {
+    let (fates, mut repaired) = settle(content, batch, findings, may_drop).await?;
+    let pruned = prune(batch, root, &fates).await?;
+    repaired.root = pruned.root;
+    repaired.lost = joined(pruned.gone);
+    let of = |missing| {
+        let kept = pruned.kept.iter().filter(move |(_, why)| *why == missing);
+        joined(kept.map(|(keys, _)| keys.clone()))
+    };
+    (repaired.kept_absent, repaired.kept_damaged) = (of(Missing::Absent), of(Missing::Damaged));
+    batch.flush().await?;
+    Ok(repaired)
+}
+
+/// The first half of [`repair`]: what becomes of each chunk that cannot be had. For a caller that
+/// prunes the tree itself, as it knows what the chunks below the outermost tree are; the root and
+/// the keys of the result are left to it, and to flush the batch.
+pub async fn settle(
+    content: &Content,
+    batch: &mut Batch,
+    findings: &Findings,
+    may_drop: MayDrop,
+) -> Result<(Fates, Repaired), Error> {
     // From now on no duplicates are found there.
     findings.damages.iter().for_each(|damage| content.inner.index.doubt(&damage.pointer));
     let mut repaired = Repaired::default();
@@ -185,16 +207,7 @@ pub async fn repair(
         }
     }
     (fates.hurt, fates.torn) = (joined(hurt), joined(torn));
-    let pruned = prune(batch, root, &fates).await?;
-    repaired.root = pruned.root;
-    repaired.lost = joined(pruned.gone);
-    let of = |missing| {
-        let kept = pruned.kept.iter().filter(move |(_, why)| *why == missing);
-        joined(kept.map(|(keys, _)| keys.clone()))
-    };
-    (repaired.kept_absent, repaired.kept_damaged) = (of(Missing::Absent), of(Missing::Damaged));
-    batch.flush().await?;
-    Ok(repaired)
+    Ok((fates, repaired))
 }
 
 /// The keys of the outermost tree that a chunk answers for.

@@ -3,7 +3,7 @@
 use crate::format::inode::Inode;
 use crate::format::page::Row;
 use crate::format::record::{WRITE, WRITE_HEAD_BYTES};
-use crate::format::rows::{Named, Xattr};
+use crate::format::rows::{Named, Totals, Xattr};
 use crate::limits;
 use crate::look::unreadable;
 use crate::names::Names;
@@ -19,8 +19,11 @@ use rekindle_block::{Extents, Layout};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_env::BoxFuture;
-use rekindle_staging::{Error as StagingError, Fold, RangeHome, Record, RecordHome, Vault};
-use std::collections::{BTreeMap, HashMap};
+use rekindle_staging::{
+    Error as StagingError, Fold, RangeHome, Record, RecordHome, RecordRepair, Vault,
+};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::oneshot;
@@ -45,6 +48,10 @@ pub struct Home {
     readers: Mutex<HashMap<u64, Arc<Extents>>>,
     /// Snapshots that were looked at, by number.
     pub(crate) frozen: Mutex<HashMap<u32, Arc<State>>>,
+    /// Files of which a repair has given up bytes, and that are to be counted again.
+    pub(crate) torn: Mutex<BTreeSet<Ino>>,
+    /// What the volume says of itself with a root that is not committed yet.
+    pub(crate) recounted: Mutex<Option<(Root, Totals)>>,
     /// Writes the extents of all files.
     extents: Extents,
 }
@@ -72,6 +79,8 @@ impl Home {
             is_tended: AtomicBool::new(false),
             readers: Mutex::default(),
             frozen: Mutex::default(),
+            torn: Mutex::default(),
+            recounted: Mutex::default(),
             extents: extents(content),
         })
     }
@@ -147,6 +156,34 @@ impl RecordHome for Home {
         let mut state = self.state.lock();
         state.root = *root;
         state.overlay.finish(checkpoint);
+        if let Some((of, mut totals)) = self.recounted.lock().take()
+            && of == *root
+            && state.totals.is_some()
+        {
+            state.overlay.apply_to(&mut totals);
+            state.totals = Some(totals);
+        }
+    }
+
+    fn taken(&self) -> BoxFuture<'_, Result<Option<u64>, StagingError>> {
+        Box::pin(async move {
+            let root = {
+                let state = self.state.lock();
+                if let Some(totals) = &state.totals {
+                    return Ok(Some(totals.bytes));
+                }
+                state.root
+            };
+            let own = table::get(&self.content, &root, ORPHANS).await.map_err(into_staging)?;
+            let (mut totals, _) =
+                decode_own(own.as_ref()).map_err(|bad| into_staging(unreadable(&bad)))?;
+            self.state.lock().overlay.apply_to(&mut totals);
+            Ok(Some(totals.bytes))
+        })
+    }
+
+    fn repair(&self) -> Option<&dyn RecordRepair> {
+        Some(self)
     }
 
     fn fold<'a>(
@@ -166,7 +203,7 @@ impl RecordHome for Home {
     }
 }
 
-fn into_staging(error: Error) -> StagingError {
+pub(crate) fn into_staging(error: Error) -> StagingError {
     match error {
         Error::Volume(rekindle_volume::Error::Staging(error)) => error,
         other => StagingError::Invalid(other.to_string()),
@@ -207,7 +244,7 @@ impl Home {
         table::update(&self.content, batch, root, rows).await
     }
 
-    async fn stored(&self, root: &Root, ino: u64) -> Result<Option<Stored>, Error> {
+    pub(crate) async fn stored(&self, root: &Root, ino: u64) -> Result<Option<Stored>, Error> {
         let row = table::get(&self.content, root, ino).await?;
         row.map(|row| Stored::decode(&row).map_err(|bad| unreadable(&bad))).transpose()
     }
@@ -240,6 +277,20 @@ impl Home {
         let changes = changes_of(&dirty.xattrs, Xattr::encode);
         let xattrs = self.write_table(batch, &xattrs, changes).await?;
         Ok(Some(Stored { inode, content, xattrs }))
+    }
+
+    /// Returns the bytes of a file that these keys of its extents stand for.
+    pub(crate) fn bytes_of(&self, keys: Range<u64>) -> Range<u64> {
+        self.extents.bytes_of(keys)
+    }
+
+    /// Counts the bytes that a file of `size` takes.
+    pub(crate) async fn bytes_in(&self, content: &Root, size: u64) -> Result<u64, Error> {
+        if content.is_none() {
+            return Ok(0);
+        }
+        let extents = self.extents.extents(content, 0, size).await?;
+        Ok(extents.iter().filter(|extent| extent.data).map(|extent| extent.span).sum())
     }
 
     async fn write_names(

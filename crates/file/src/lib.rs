@@ -3,7 +3,8 @@
 //! [`File`] is the [`rekindle_volume::Kind`] that the node registers. [`Files`] is the view of a
 //! front: POSIX calls by inode number. Where to look: `format` for every byte; `table` for inodes,
 //! names and extended attributes in pages; `overlay` for what the log has and the root has not;
-//! `home` for how records become a new version (the commit server); `files` for the calls.
+//! `home` for how records become a new version (the commit server); `files` for the calls; `repair`
+//! for damage.
 
 mod caller;
 mod files;
@@ -15,6 +16,7 @@ mod look;
 mod names;
 mod overlay;
 mod ranges;
+mod repair;
 mod settings;
 mod state;
 mod table;

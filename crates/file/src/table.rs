@@ -12,6 +12,7 @@ use crate::types::Error;
 use rekindle_content::tree::{self, Root};
 use rekindle_content::{Batch, Class, Content, Parent, Pointer};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Looks a row up.
 pub(crate) fn find(look: &Look<'_>, root: &Root, key: u64) -> Result<Option<Row>, Stop> {
@@ -108,7 +109,11 @@ pub(crate) async fn update(
     Ok(tree::update(content, batch, root, &edits).await?)
 }
 
-async fn rows_of(content: &Content, pointer: &Pointer) -> Result<BTreeMap<u64, Row>, Error> {
+/// Reads a page.
+pub(crate) async fn rows_of(
+    content: &Content,
+    pointer: &Pointer,
+) -> Result<BTreeMap<u64, Row>, Error> {
     let page = content.parent(pointer).await?;
     let rows = || -> Result<BTreeMap<u64, Row>, Bad> {
         let view = View::of(page.content())?;
@@ -142,6 +147,51 @@ fn pages(rows: BTreeMap<u64, Row>) -> Vec<Vec<(u64, Row)>> {
         pages.last_mut().expect("the first row begins a page").push((key, row));
     }
     pages
+}
+
+/// Whether a table has a row with one of these keys.
+pub(crate) async fn has_any(
+    content: &Content,
+    root: &Root,
+    keys: Range<u64>,
+) -> Result<bool, Error> {
+    let mut pages = Pages { content, root: *root, next: Some(keys.start) };
+    while let Some(rows) = pages.next().await? {
+        if rows.range(keys.clone()).next().is_some() {
+            return Ok(true);
+        }
+        if pages.next.is_none_or(|next| next >= keys.end) {
+            break;
+        }
+    }
+    Ok(false)
+}
+
+/// The pages of a table, one after the other.
+pub(crate) struct Pages<'a> {
+    content: &'a Content,
+    root: Root,
+    /// A key of the next page, or before it.
+    next: Option<u64>,
+}
+
+impl<'a> Pages<'a> {
+    pub(crate) fn of(content: &'a Content, root: &Root) -> Self {
+        Self { content, root: *root, next: Some(0) }
+    }
+
+    /// Reads the rows of the next page.
+    pub(crate) async fn next(&mut self) -> Result<Option<BTreeMap<u64, Row>>, Error> {
+        let Some(key) = self.next.take() else { return Ok(None) };
+        let mut entry = tree::floor(self.content, &self.root, key).await?;
+        if entry.is_none() {
+            entry = tree::above(self.content, &self.root, key).await?;
+        }
+        let Some((at, pointer)) = entry else { return Ok(None) };
+        let rows = rows_of(self.content, &pointer).await?;
+        self.next = tree::above(self.content, &self.root, at).await?.map(|(at, _)| at);
+        Ok(Some(rows))
+    }
 }
 
 /// Reads the tree of a table.

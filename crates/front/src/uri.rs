@@ -40,6 +40,13 @@ pub fn nfs_mount(place: &Address, volume: &str, dir: &str) -> String {
     format!("mount -t nfs -o vers=3,tcp,nolock,port={port},mountport={port} {host}:/{volume} {dir}")
 }
 
+/// The same for version 4.1, with locks.
+#[must_use]
+pub fn nfs4_mount(place: &Address, volume: &str, dir: &str) -> String {
+    let Address::Tcp(place) = place else { return place.to_string() };
+    format!("mount -t nfs4 -o vers=4.1,port={} {}:/{volume} {dir}", place.port(), host(place))
+}
+
 fn host(place: &std::net::SocketAddr) -> String {
     let host = place.ip();
     if place.is_ipv6() { format!("[{host}]") } else { host.to_string() }
@@ -76,6 +83,10 @@ mod tests {
         assert_eq!(
             nfs_mount(&six, "home", "/mnt"),
             "mount -t nfs -o vers=3,tcp,nolock,port=2049,mountport=2049 [::1]:/home /mnt"
+        );
+        assert_eq!(
+            nfs4_mount(&six, "home", "/mnt"),
+            "mount -t nfs4 -o vers=4.1,port=2049 [::1]:/home /mnt"
         );
         let tcp = Address::Tcp("127.0.0.1:10809".parse().expect("an address"));
         assert_eq!(nbd(&tcp, "mail store"), "nbd://127.0.0.1:10809/mail%20store");

@@ -64,6 +64,8 @@ struct Inner {
     nfs: Connections,
     /// Where these come.
     nfs_places: OnceLock<Vec<Address>>,
+    /// The server of these, and of those that come to other hosts.
+    nfs_server: OnceLock<Arc<rekindle_front::nfs::Server<Service>>>,
     jobs: Jobs,
     /// Counters of the requests for each volume.
     meters: Registry,
@@ -147,6 +149,7 @@ impl Service {
             http,
             nfs: sessions.beside("nfs", limits::NFS_CONNECTIONS),
             nfs_places: OnceLock::new(),
+            nfs_server: OnceLock::new(),
             sessions,
             stage: Mutex::new(Stage::Starting),
             replaced: Mutex::default(),

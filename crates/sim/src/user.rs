@@ -42,7 +42,7 @@ pub async fn look_and_command(
         match command(&served, number, table.has_map(), &mut dice).await {
             Ok(()) => heard::note("answered"),
             Err(error) if table.trouble().explains(error.kind) => heard::note("not answered"),
-            Err(error) if is_lawful(error.kind) => {}
+            Err(error) if is_lawful(&error) => {}
             Err(error) if table.trouble().ends(error.kind) => heard::note("the log had ended"),
             // The log has lost changes of the user's volume.
             Err(error) if was_hurt && error.kind == Kind::Damaged => heard::note("told: lost"),
@@ -52,9 +52,11 @@ pub async fn look_and_command(
     Ok(())
 }
 
-/// Whether an error comes from a volume that is there, that is not, or that would lose its end.
-fn is_lawful(kind: Kind) -> bool {
-    matches!(kind, Kind::NotFound | Kind::Exists | Kind::Invalid)
+/// Whether an error comes from a volume that is there, that is not, or that would lose its end; or
+/// from a map that has taken the name of a disk since the command began.
+fn is_lawful(error: &ApiError) -> bool {
+    let is_map = error.kind == Kind::Unsupported && error.message.contains("'map'");
+    is_map || matches!(error.kind, Kind::NotFound | Kind::Exists | Kind::Invalid)
 }
 
 /// Knocks at a map by NBD, and wants another size for it, as long as there are clients: both are

@@ -35,6 +35,7 @@ pub use queue::source::Source;
 pub use range::home::{Extent, Fold, RangeHome, read_ahead};
 pub use range::quarantine::Lost;
 pub use record::append::NewRecord;
+pub use record::repair::{Cut, RecordRepair, Still, Tidied};
 pub use record::{Record, RecordHome};
 pub use rekindle_log::Quantum;
 pub use rekindle_log::limits::REPLICAS_MAX;

@@ -6,6 +6,7 @@
 //! records up to a serial.
 
 pub(crate) mod append;
+pub(crate) mod repair;
 
 use crate::queue::{Change, Payload};
 use crate::{Error, Source, limits};
@@ -13,6 +14,7 @@ use bytes::Bytes;
 use rekindle_base::Serial;
 use rekindle_content::{Batch, tree::Root};
 use rekindle_env::BoxFuture;
+use repair::RecordRepair;
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -66,6 +68,17 @@ pub trait RecordHome: Any + Send + Sync {
         root: &'a Root,
         records: &'a [Record],
     ) -> BoxFuture<'a, Result<Root, Error>>;
+
+    /// Returns how many bytes the content takes, of a home that counts them against the volume's
+    /// size.
+    fn taken(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
+
+    /// Returns the home's repair, if the home can go on without a part of its tree.
+    fn repair(&self) -> Option<&dyn RecordRepair> {
+        None
+    }
 
     /// Reads the tree of a root, as far as lookups need it; fails if part of it cannot be read.
     fn check_tree<'a>(&'a self, root: &'a Root) -> BoxFuture<'a, Result<(), Error>>;

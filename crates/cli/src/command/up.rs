@@ -179,7 +179,11 @@ impl Banner<'_> {
 
 fn endpoint(role: Role, place: &Address) -> String {
     match (role, place) {
-        (Role::Nfs, place) => format!("nfs     {}", uri::nfs_mount(place, "NAME", "DIR")),
+        (Role::Nfs, place) => format!(
+            "nfs     {}\n  nfs     {}",
+            uri::nfs_mount(place, "NAME", "DIR"),
+            uri::nfs4_mount(place, "NAME", "DIR")
+        ),
         (Role::Nbd, place) => format!("nbd     {}", uri::nbd(place, "NAME")),
         (Role::Http, Address::Tcp(place)) => {
             format!("http    http://{place}/  (/metrics, /healthz, /openapi.json)")

@@ -154,7 +154,10 @@ pub fn show(common: &Common, named: &Named) -> Outcome {
     if protocol == "nfs" {
         let found = endpoints::read(client.dir()).map(|found| found.nfs).unwrap_or_default();
         let places = found.iter().filter_map(|place| place.parse().ok());
-        pairs.extend(places.map(|place| ("mount", uri::nfs_mount(&place, &volume.name, "DIR"))));
+        for place in places {
+            pairs.push(("mount", uri::nfs_mount(&place, &volume.name, "DIR")));
+            pairs.push(("or", uri::nfs4_mount(&place, &volume.name, "DIR")));
+        }
     }
     output::pairs(&pairs);
     Ok(())

@@ -43,6 +43,7 @@ fn messages() -> Vec<(&'static str, Message<'static>)> {
         ("drain", Message::Drain(1)),
         ("serve", Message::Serve(serve(Protocol::Nbd))),
         ("mount", Message::Serve(serve(Protocol::Fuse))),
+        ("nfs", Message::Serve(serve(Protocol::Nfs))),
         ("served", Message::Served(served)),
         (
             "unserved",
@@ -74,11 +75,18 @@ fn the_golden_images_are_read_and_written() {
     assert_eq!(ending().encode(), golden);
     let images = golden!(
         "hello", "proof", "home", "begin", "open", "copy", "seal", "keep", "free", "ping", "beat",
-        "rest", "offer", "hears", "drain", "serve", "mount", "served", "unserved", "offered",
-        "done", "refused"
+        "rest", "offer", "hears", "drain", "serve", "mount", "nfs", "served", "unserved",
+        "offered", "done", "refused"
     );
     for ((name, message), (of, golden)) in messages().into_iter().zip(images) {
         assert_eq!(name, of);
+        if std::env::var("REKINDLE_GOLDEN").as_deref() == Ok("write") {
+            let mut written = Vec::new();
+            message.encode(11, &mut written);
+            #[expect(clippy::disallowed_methods, reason = "a test writes its golden image")]
+            std::fs::write(format!("golden/peer-2-{name}.bin"), written).unwrap();
+            continue;
+        }
         let (header, read) = decode(golden).unwrap();
         assert_eq!((header.number, &read), (11, &message), "{name}");
         let mut written = Vec::new();

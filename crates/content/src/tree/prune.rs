@@ -10,6 +10,7 @@ use crate::format::node;
 use crate::name::PlaceMap;
 use crate::pack::reader::Body;
 use crate::{Batch, Class, Error, Missing, Pointer, limits, pack};
+use rekindle_env::BoxFuture;
 use std::ops::Range;
 
 /// The fate of a chunk that cannot be read at its place. Other copies of the chunk have fates of
@@ -25,30 +26,100 @@ pub(crate) enum Fate {
 }
 
 /// The fates of chunks that cannot be read.
-#[derive(Default)]
-pub(crate) struct Fates {
+#[derive(Debug, Default)]
+pub struct Fates {
     /// Fates by name and place.
     pub(crate) chunks: PlaceMap<Fate>,
-    /// The keys of the tree at hand below which there is damage.
+    /// The keys of the outermost tree below which there is damage.
     pub(crate) hurt: Vec<Range<u64>>,
     /// Of these, those below which something is lost.
     pub(crate) torn: Vec<Range<u64>>,
 }
 
-/// The result of [`prune`].
-pub(crate) struct Pruned {
-    pub(crate) root: Root,
+impl Fates {
+    /// Whether a chunk leaves the tree.
+    #[must_use]
+    pub fn gives_up(&self) -> bool {
+        !self.torn.is_empty()
+    }
+}
+
+/// What is left of a tree.
+#[derive(Debug)]
+pub struct Pruned {
+    pub root: Root,
     /// The keys that are gone.
-    pub(crate) gone: Vec<Range<u64>>,
+    pub gone: Vec<Range<u64>>,
     /// The keys that are still in the tree and cannot be had.
-    pub(crate) kept: Vec<(Range<u64>, Missing)>,
+    pub kept: Vec<(Range<u64>, Missing)>,
+}
+
+/// The values of a tree whose owner knows what they are, and what of them may be left.
+pub trait Values: Send {
+    /// Returns what is left of a sound value, which answers for `keys`: up to the next entry.
+    fn left<'a>(
+        &'a mut self,
+        batch: &'a mut Batch,
+        keys: Range<u64>,
+        value: Pointer,
+    ) -> BoxFuture<'a, Result<Pointer, Error>>;
 }
 
 /// Writes the tree without what `fates` gives up, bottom-up into `batch`.
 pub(crate) async fn prune(batch: &mut Batch, root: &Root, fates: &Fates) -> Result<Pruned, Error> {
+    prune_as(batch, root, fates, &fates.hurt, None).await
+}
+
+/// Writes the outermost tree without what `fates` gives up. `values` says what is left of sound
+/// values below which there is damage. A value without a place answers for all keys up to the next
+/// entry.
+pub async fn prune_outer(
+    batch: &mut Batch,
+    root: &Root,
+    fates: &Fates,
+    values: &mut dyn Values,
+) -> Result<Pruned, Error> {
+    prune_as(batch, root, fates, &fates.hurt, Some(values)).await
+}
+
+/// Writes a tree below a value without what `fates` gives up. Its values have no children, or are
+/// data; of a table (`is_table`) each answers for all keys up to the next entry.
+pub async fn prune_inner(
+    batch: &mut Batch,
+    root: &Root,
+    fates: &Fates,
+    is_table: bool,
+) -> Result<Pruned, Error> {
+    let all = Range { start: 0, end: u64::MAX };
+    let mut whole = Whole;
+    let values: Option<&mut dyn Values> = if is_table { Some(&mut whole) } else { None };
+    prune_as(batch, root, fates, &[all], values).await
+}
+
+/// Values that stay as they are.
+struct Whole;
+
+impl Values for Whole {
+    fn left<'a>(
+        &'a mut self,
+        _batch: &'a mut Batch,
+        _keys: Range<u64>,
+        value: Pointer,
+    ) -> BoxFuture<'a, Result<Pointer, Error>> {
+        Box::pin(std::future::ready(Ok(value)))
+    }
+}
+
+async fn prune_as(
+    batch: &mut Batch,
+    root: &Root,
+    fates: &Fates,
+    hurt: &[Range<u64>],
+    values: Option<&mut dyn Values>,
+) -> Result<Pruned, Error> {
     let mut pruned = Pruned { root: None, gone: Vec::new(), kept: Vec::new() };
     let Some(pointer) = *root else { return Ok(pruned) };
-    let mut pruning = Pruning { batch, fates, gone: Vec::new(), kept: Vec::new() };
+    let mut pruning = Pruning { batch, fates, hurt, values, gone: Vec::new(), kept: Vec::new() };
     let left = pruning.visit(pointer, 0..u64::MAX, None).await?;
     (pruned.gone, pruned.kept) = (pruning.gone, pruning.kept);
     pruned.root = if left == *root { left } else { collapsed(batch, left, fates).await? };
@@ -74,14 +145,17 @@ async fn collapsed(batch: &mut Batch, root: Root, fates: &Fates) -> Result<Root,
     Ok(Some(pointer))
 }
 
-struct Pruning<'a> {
+struct Pruning<'a, 'v> {
     batch: &'a mut Batch,
     fates: &'a Fates,
+    /// The keys of the tree at hand below which there is damage.
+    hurt: &'a [Range<u64>],
+    values: Option<&'v mut (dyn Values + 'v)>,
     gone: Vec<Range<u64>>,
     kept: Vec<(Range<u64>, Missing)>,
 }
 
-impl Pruning<'_> {
+impl Pruning<'_, '_> {
     /// Returns what is left of a chunk with a fate, which answers for `keys`; `None` for one
     /// without.
     fn fated(&mut self, chunk: Pointer, keys: Range<u64>) -> Option<Option<Pointer>> {
@@ -109,7 +183,7 @@ impl Pruning<'_> {
             if let Some(left) = self.fated(pointer, keys.clone()) {
                 return Ok(left);
             }
-            if !meets(&self.fates.hurt, &keys) || pack::class(pointer.pack) == Class::Data {
+            if !meets(self.hurt, &keys) || pack::class(pointer.pack) == Class::Data {
                 return Ok(Some(pointer));
             }
             let body = self.batch.read(&pointer, Class::Metadata).await?;
@@ -121,6 +195,10 @@ impl Pruning<'_> {
                 let ends = if index + 1 < count { node.key(index + 1) } else { keys.end };
                 let left = if level > 0 {
                     self.visit(child, key..ends, Some(level)).await?
+                } else if let Some(values) = self.values.take() {
+                    let left = self.left(values, child, key..ends).await;
+                    self.values = Some(values);
+                    left?
                 } else {
                     self.value(child, key..key.saturating_add(1))
                 };
@@ -138,12 +216,26 @@ impl Pruning<'_> {
         })
     }
 
+    /// Has the owner of the values prune one.
+    async fn left(
+        &mut self,
+        values: &mut dyn Values,
+        chunk: Pointer,
+        keys: Range<u64>,
+    ) -> Result<Option<Pointer>, Error> {
+        match self.fated(chunk, keys.clone()) {
+            Some(left) => Ok(left),
+            None if !meets(self.hurt, &keys) => Ok(Some(chunk)),
+            None => Ok(Some(values.left(self.batch, keys, chunk).await?)),
+        }
+    }
+
     /// Prunes the value of a key; returns what is left of it.
     fn value(&mut self, chunk: Pointer, key: Range<u64>) -> Option<Pointer> {
         if let Some(left) = self.fated(chunk, key.clone()) {
             return left;
         }
-        if pack::class(chunk.pack) == Class::Data || !meets(&self.fates.hurt, &key) {
+        if pack::class(chunk.pack) == Class::Data || !meets(self.hurt, &key) {
             return Some(chunk);
         }
         // A tree within the tree that is not whole is given up as one, or kept as one.

@@ -61,6 +61,11 @@ impl Files {
         let files = Self { handle, home, env: volumes.env().clone() };
         match files.ready().await {
             Ok(()) => {}
+            Err(Error::Volume(rekindle_volume::Error::Staging(error))) => {
+                // A salvage looks what can be had, and says what to do.
+                files.staged().notice(&error);
+                return Err(error.into());
+            }
             Err(Error::Volume(error)) => return Err(error),
             Err(Error::Posix(errno)) => {
                 return Err(rekindle_volume::Error::Invalid(errno.to_string()));
@@ -74,6 +79,13 @@ impl Files {
     #[must_use]
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+
+    /// Appends effects that no call would have.
+    #[cfg(test)]
+    pub(crate) async fn put_effects(&self, effects: &[Effect]) {
+        let turn = self.home.turn.clone().lock_owned().await;
+        drop(self.enter(turn, effects).await.unwrap());
     }
 
     #[cfg(test)]

@@ -3,6 +3,7 @@
 mod bed;
 mod keeping;
 mod model;
+mod repairing;
 mod witness;
 
 use crate::*;
@@ -71,7 +72,11 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                         compare_snapshots(&files, &snapshots, seed).await;
                     }
                     match dice.below(4) {
-                        0 => drop(files.handle().staged().drain().await.unwrap()),
+                        0 => {
+                            files.handle().staged().drain().await.unwrap();
+                            let misfits = repairing::misfits(&bed, &files).await;
+                            assert!(misfits.is_empty(), "seed {seed}, life {life}: {misfits:?}");
+                        }
                         1 => files.sync().await.unwrap(),
                         _ => continue,
                     }
@@ -105,7 +110,10 @@ fn the_size_of_a_volume_is_a_limit_that_changes_while_it_is_used() {
         let file = make(files, ROOT, "f", FileType::Regular).await;
         files.write(CALLER, file, 0, &[1; 100_000]).await.unwrap();
         // Less than there is: nothing is lost, and nothing more fits.
-        bed.volumes.resize("fs", 65_536, false).await.unwrap();
+        let refused = bed.volumes.resize("fs", 65_536, false).await.unwrap_err();
+        assert!(refused.to_string().contains("--shrink"), "{refused}");
+        bed.volumes.resize("fs", 131_072, false).await.unwrap();
+        bed.volumes.resize("fs", 65_536, true).await.unwrap();
         assert_eq!(files.space().await.unwrap().bytes, 65_536);
         let more = files.write(CALLER, file, 100_000, &[1; 10]).await;
         assert_eq!(errno(more), Some(Errno::NOSPC));

@@ -99,6 +99,8 @@ pub mod open {
     const KEEP_CACHE: u32 = 1 << 1;
     const NOFLUSH: u32 = 1 << 5;
     pub const FILE: u32 = KEEP_CACHE | NOFLUSH;
+    /// Reads and writes do not go by way of the kernel's pages.
+    pub const DIRECT: u32 = 1 << 0;
 }
 
 /// Flag of a WRITE by a caller that must not keep set-id bits.

@@ -1,6 +1,7 @@
 //! The desk where the calls of one client are answered: which program, by whom, and as whom.
 
 use super::answer::Question;
+use super::forward::{Ask, Lines, Patience, Reply, Visited, Who};
 use super::limits;
 use super::meters::Meters;
 use super::permission::Credentials;
@@ -25,12 +26,15 @@ pub struct Desk<E: Exports> {
     server: Arc<Server<E>>,
     peer: Peer,
     meters: Meters,
+    /// The lines of the client's machine.
+    lines: Arc<Lines>,
 }
 
 impl<E: Exports> Desk<E> {
     #[must_use]
     pub fn new(server: Arc<Server<E>>, peer: Peer) -> Self {
-        Self { server, peer, meters: Meters::new() }
+        let lines = server.lines_of(&peer.host());
+        Self { server, peer, meters: Meters::new(), lines }
     }
 
     pub fn env(&self) -> &Env {
@@ -60,70 +64,119 @@ impl<E: Exports> Desk<E> {
             tracing::warn!(peer = ?self.peer, reason, "an NFS client was not let in");
             return rpc::denied(call.xid, auth_stat::AUTH_TOOWEAK);
         }
-        let answered = match call.program {
-            mount3::PROGRAM => match MOUNT_PROGRAM::try_from(call.procedure) {
-                Ok(procedure) => self.mount(&call, procedure).await,
-                Err(_) => return rpc::head(call.xid, Outcome::NoProcedure),
-            },
-            _ if call.version == v4::VERSION => match call.procedure {
-                0 => Ok(Vec::new()),
-                v4::COMPOUND => self.compound(&call).await,
-                _ => return rpc::head(call.xid, Outcome::NoProcedure),
-            },
-            _ => match NFS_PROGRAM::try_from(call.procedure) {
-                Ok(procedure) => self.nfs(&call, procedure, record).await,
-                Err(_) => return rpc::head(call.xid, Outcome::NoProcedure),
-            },
+        let caller = self.server.settings.squashed(&self.peer, call.credentials.clone());
+        let host = self.peer.host();
+        if call.program == nfs3::PROGRAM && call.version == v4::VERSION {
+            return match call.procedure {
+                0 => replied(call.xid, Ok(Vec::new())),
+                v4::COMPOUND => {
+                    let (server, meters, lines) = (&*self.server, &self.meters, Some(&*self.lines));
+                    let (caller, host) = (&caller, &*host);
+                    let asked = Asked { server, caller, meters, lines, host, visited: None };
+                    replied(call.xid, v4::compound::answer(&asked, Args(call.args)).await)
+                }
+                _ => rpc::head(call.xid, Outcome::NoProcedure),
+            };
+        }
+        let asked = Version3 {
+            server: &self.server,
+            meters: &self.meters,
+            caller: &caller,
+            host: &host,
+            visited: None,
         };
-        match answered {
-            Ok(results) => {
-                let mut reply = rpc::head(call.xid, Outcome::Success);
-                reply.extend(results);
-                reply
+        let (mut patience, mut is_last_try) = (Patience::default(), false);
+        loop {
+            let volume = match asked.answer(&call, record, is_last_try).await {
+                Err(Failed::Elsewhere(volume)) if !is_last_try => volume,
+                // It is on its way to another owner, or comes back into service.
+                Err(Failed::Gone) if !is_last_try => {
+                    is_last_try = !patience.lasts(&self.server).await;
+                    continue;
+                }
+                answered => return replied(call.xid, answered),
+            };
+            let is_read_only = self.server.settings.is_read_only(&volume);
+            let who = Who { host: host.clone(), caller: caller.clone(), is_read_only };
+            let line = self.server.line(&self.lines, &host, &volume);
+            let room = limits::DATA_BYTES_MAX as usize;
+            if let Ok(Reply::Record(reply)) = line.ask(&who, Ask::Record(record), room).await {
+                return reply;
             }
-            Err(Failed::Garbage) => rpc::head(call.xid, Outcome::GarbageArgs),
-            Err(Failed::Gone | Failed::Status(_)) => rpc::head(call.xid, Outcome::SystemError),
+            self.server.forget_elsewhere(&volume);
+            is_last_try = !patience.lasts(&self.server).await;
         }
     }
+}
 
-    fn caller(&self, call: &rpc::Call<'_>) -> Credentials {
-        self.server.settings.squashed(&self.peer, call.credentials.clone())
+/// Answers a call of version 3 whose client has come to another host.
+pub async fn answer_visitor<E: Exports>(
+    server: &Server<E>,
+    meters: &Meters,
+    who: &Who,
+    visited: Visited,
+    record: &[u8],
+) -> Reply {
+    let Ok(call) = rpc::call(record) else { return Reply::Away };
+    let (caller, host, visited) = (&who.caller, &*who.host, Some(visited));
+    let asked = Version3 { server, meters, caller, host, visited };
+    match asked.answer(&call, record, false).await {
+        Err(Failed::Gone | Failed::Elsewhere(_)) => Reply::Away,
+        answered => Reply::Record(replied(call.xid, answered)),
     }
+}
 
-    async fn mount(
+fn replied(xid: u32, answered: Result<Vec<u8>, Failed>) -> Vec<u8> {
+    match answered {
+        Ok(results) => {
+            let mut reply = rpc::head(xid, Outcome::Success);
+            reply.extend(results);
+            reply
+        }
+        Err(Failed::Garbage) => rpc::head(xid, Outcome::GarbageArgs),
+        Err(Failed::NoProcedure) => rpc::head(xid, Outcome::NoProcedure),
+        Err(Failed::Gone | Failed::Elsewhere(_) | Failed::Status(_)) => {
+            rpc::head(xid, Outcome::SystemError)
+        }
+    }
+}
+
+/// Calls of version 3 and of MOUNT, and whose they are.
+struct Version3<'a, E: Exports> {
+    server: &'a Server<E>,
+    meters: &'a Meters,
+    caller: &'a Credentials,
+    /// The address of the client's machine.
+    host: &'a str,
+    visited: Option<Visited>,
+}
+
+impl<E: Exports> Version3<'_, E> {
+    async fn answer(
         &self,
         call: &rpc::Call<'_>,
-        procedure: MOUNT_PROGRAM,
-    ) -> Result<Vec<u8>, Failed> {
-        mount::answer(&self.server, &self.caller(call), procedure, Args(call.args)).await
-    }
-
-    async fn compound(&self, call: &rpc::Call<'_>) -> Result<Vec<u8>, Failed> {
-        let caller = self.caller(call);
-        let asked = Asked { server: &self.server, caller: &caller, meters: &self.meters };
-        v4::compound::answer(&asked, Args(call.args)).await
-    }
-
-    async fn nfs(
-        &self,
-        call: &rpc::Call<'_>,
-        procedure: NFS_PROGRAM,
         record: &[u8],
+        is_last_try: bool,
     ) -> Result<Vec<u8>, Failed> {
-        let caller = self.caller(call);
+        if call.program == mount3::PROGRAM {
+            let procedure = MOUNT_PROGRAM::try_from(call.procedure);
+            let procedure = procedure.map_err(|_| Failed::NoProcedure)?;
+            return mount::answer(self.server, self.caller, procedure, Args(call.args)).await;
+        }
+        let procedure = NFS_PROGRAM::try_from(call.procedure).map_err(|_| Failed::NoProcedure)?;
         let known = self.known_as(call, record).await?;
         let ask = async |is_last_try| {
-            let (server, meters) = (&*self.server, &self.meters);
-            let question = Question { server, caller: &caller, call: known, meters, is_last_try };
+            let Self { server, meters, caller, visited, .. } = *self;
+            let question = Question { server, caller, call: known, meters, visited, is_last_try };
             question.answer(procedure, Args(call.args)).await
         };
-        match ask(false).await {
+        match ask(is_last_try).await {
             // It may have come back into service, or have moved.
             Err(Failed::Gone) => {
                 if let Ok(handle) = handle::read(&mut Args(call.args)) {
                     self.server.forget(handle);
                 }
-                ask(true).await
+                ask(is_last_try).await
             }
             answered => answered,
         }
@@ -133,7 +186,7 @@ impl<E: Exports> Desk<E> {
     /// by all of its bytes.
     async fn known_as(&self, call: &rpc::Call<'_>, record: &[u8]) -> Result<Call, Failed> {
         let seal = self.server.seal().await?;
-        let machine = [call.machine, &[0], self.peer.host().as_bytes()].concat();
+        let machine = [call.machine, &[0], self.host.as_bytes()].concat();
         let at = self.server.env.wall_clock().0 / 1_000_000;
         // A long call is a WRITE, which is not remembered.
         let key = if record.len() > limits::SHORT_CALL_BYTES * 4 { 0 } else { seal.check(record) };

@@ -44,4 +44,18 @@ pub const IDLE_LOOK: Duration = Duration::from_secs(10);
 /// Attributes that a READDIRPLUS looks up at a time.
 pub const LOOKUPS_AT_ONCE: usize = 16;
 
+/// Longest frame between hosts that forward calls: a call with its words, or a whole reply.
+pub const FORWARDED_BYTES_MAX: usize = 4 * MIB as usize;
+/// Time for which a call waits for an owner, and the pause between tries. Then its client is told
+/// to ask again later.
+pub const FORWARD_WAIT_MAX: Duration = Duration::from_secs(20);
+pub const FORWARD_PAUSE: Duration = Duration::from_millis(50);
+/// Wait for a reply of another host after which the owner is looked for anew, and the pause before
+/// the next look.
+pub const FORWARD_LOOK: Duration = Duration::from_secs(1);
+pub const FORWARD_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// Time after which the lines of a machine without sessions are let go of.
+pub const LINES_IDLE: Duration = Duration::from_secs(120);
+
+const _: () = assert!(RECORD_BYTES_MAX + 8 * (KIB as usize) < FORWARDED_BYTES_MAX);
 const _: () = assert!(UNDER_WAY_BYTES_MAX / CALL_COUNTS < rekindle_file::limits::CALLS_MAX);

@@ -11,6 +11,7 @@
 
 mod answer;
 mod desk;
+pub mod forward;
 pub mod handle;
 pub mod limits;
 mod meters;
@@ -32,7 +33,7 @@ mod witness;
 pub mod xdr;
 
 pub use desk::Desk;
-pub use serve::serve;
+pub use serve::{begin, serve};
 pub use server::Server;
 pub use settings::{Network, Peer, Settings, Squash};
 pub use target::{Export, Exports};

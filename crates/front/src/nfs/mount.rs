@@ -17,7 +17,9 @@ use nfs3_types::nfs3::nfsstat3;
 use nfs3_types::rpc::auth_flavor;
 use nfs3_types::xdr_codec::{List, Opaque};
 use rekindle_base::Kind;
-use rekindle_file::{Errno, Error, FileType, ROOT};
+use rekindle_file::{Errno, FileType, ROOT};
+use rekindle_volume::Error;
+use std::sync::Arc;
 
 /// Answers a call of MOUNT.
 pub async fn answer<E: Exports>(
@@ -40,7 +42,8 @@ pub async fn answer<E: Exports>(
                     let auth_flavors = vec![auth_flavor::AUTH_UNIX as u32];
                     mountres3::Ok(mountres3_ok { fhandle, auth_flavors })
                 }
-                Err(status) => mountres3::Err(status),
+                Err(Refused::Elsewhere(volume)) => return Err(Failed::Elsewhere(volume)),
+                Err(Refused::Status(status)) => mountres3::Err(status),
             })
         }
     })
@@ -58,22 +61,31 @@ async fn list<E: Exports>(server: &Server<E>) -> Result<exports<'static, 'static
     Ok(List(names.iter().take(limits::EXPORTS_MAX).map(node).collect()))
 }
 
+/// Why there is no handle.
+enum Refused {
+    Status(mountstat3),
+    Elsewhere(Arc<str>),
+}
+
+impl From<mountstat3> for Refused {
+    fn from(status: mountstat3) -> Self {
+        Self::Status(status)
+    }
+}
+
 /// Walks to a directory: the volume's name, and names below.
 async fn mount<E: Exports>(
     server: &Server<E>,
     caller: &Credentials,
     path: &[u8],
-) -> Result<Place<E::Files>, mountstat3> {
+) -> Result<Place<E::Files>, Refused> {
     let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
     let volume = names.next().ok_or(mountstat3::MNT3ERR_NOENT)?;
     let volume = std::str::from_utf8(volume).map_err(|_| mountstat3::MNT3ERR_NOENT)?;
     let seal = server.seal().await.map_err(|_| mountstat3::MNT3ERR_SERVERFAULT)?;
-    let attached = server.exports.attach(volume).await.map_err(|error| match error.kind() {
-        Kind::NotFound | Kind::Invalid | Kind::Unsupported => mountstat3::MNT3ERR_NOENT,
-        _ => {
-            tracing::warn!(volume, %error, "a volume cannot be mounted");
-            mountstat3::MNT3ERR_SERVERFAULT
-        }
+    let attached = server.exports.attach(volume).await.map_err(|error| match error {
+        Error::Elsewhere(name, _) => Refused::Elsewhere(name.into()),
+        error => refused(volume, &error).into(),
     })?;
     let used = server.keep(attached);
     let (files, mut ino) = (&used.export.files, ROOT);
@@ -82,14 +94,25 @@ async fn mount<E: Exports>(
         caller.look_up(&dir).map_err(|_| mountstat3::MNT3ERR_ACCES)?;
         let attr = files.lookup(ino, name).await.map_err(status)?;
         if attr.kind != FileType::Directory || depth >= limits::MOUNT_DEPTH_MAX {
-            return Err(mountstat3::MNT3ERR_NOTDIR);
+            return Err(mountstat3::MNT3ERR_NOTDIR.into());
         }
         ino = attr.ino;
     }
     Ok(used.at(ino, seal))
 }
 
-fn status(error: Error) -> mountstat3 {
+fn refused(volume: &str, error: &Error) -> mountstat3 {
+    match error.kind() {
+        Kind::NotFound | Kind::Invalid | Kind::Unsupported => mountstat3::MNT3ERR_NOENT,
+        _ => {
+            tracing::warn!(volume, %error, "a volume cannot be mounted");
+            mountstat3::MNT3ERR_SERVERFAULT
+        }
+    }
+}
+
+fn status(error: rekindle_file::Error) -> mountstat3 {
+    use rekindle_file::Error;
     match error {
         Error::Posix(Errno::NOENT | Errno::INVAL) => mountstat3::MNT3ERR_NOENT,
         Error::Posix(Errno::NAMETOOLONG) => mountstat3::MNT3ERR_NAMETOOLONG,

@@ -6,15 +6,20 @@ use nfs3_types::nfs3::{
 };
 use rekindle_base::VolumeId;
 use rekindle_file::{Attr, Errno, FileType, Time};
+use std::sync::Arc;
 
 /// Why a call has no reply of success.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failed {
     Status(nfsstat3),
     /// The volume is not served here any more.
     Gone,
+    /// The host at which the owner of this volume runs serves it.
+    Elsewhere(Arc<str>),
     /// The arguments make no sense.
     Garbage,
+    /// There is no such procedure.
+    NoProcedure,
 }
 
 impl From<nfsstat3> for Failed {

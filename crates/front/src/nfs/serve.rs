@@ -15,13 +15,16 @@ use std::sync::Arc;
 pub fn serve<E: Exports>(
     env: &Env,
     acceptors: Vec<Box<dyn Acceptor>>,
-    exports: Arc<E>,
-    settings: Settings,
+    server: &Arc<Server<E>>,
     connections: &Connections,
 ) {
-    if acceptors.is_empty() {
-        return;
+    for acceptor in acceptors {
+        env.spawn("nfs-accept", accept(env.clone(), acceptor, server.clone(), connections.clone()));
     }
+}
+
+/// Begins the server of a node, for its own listeners and for clients of other hosts.
+pub fn begin<E: Exports>(env: &Env, exports: Arc<E>, settings: Settings) -> Arc<Server<E>> {
     let server = Arc::new(Server::new(env.clone(), exports, settings));
     let (tended, weak) = (env.clone(), Arc::downgrade(&server));
     tended.spawn("nfs-idle", async move {
@@ -37,9 +40,7 @@ pub fn serve<E: Exports>(
             v4::tend::drop_forsaken(&server).await;
         }
     });
-    for acceptor in acceptors {
-        env.spawn("nfs-accept", accept(env.clone(), acceptor, server.clone(), connections.clone()));
-    }
+    server
 }
 
 async fn accept<E: Exports>(

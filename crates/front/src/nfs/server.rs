@@ -1,5 +1,6 @@
 //! What the sessions of a node share: the volumes that are in use, and who may use them.
 
+use super::forward::{Heard, Line, Lines, Visited};
 use super::handle::Handle;
 use super::limits;
 use super::replies::{Failed, volume_number};
@@ -25,6 +26,10 @@ pub struct Server<E: Exports> {
     seal: OnceCell<Seal>,
     host: OnceCell<[u8; 16]>,
     in_use: Mutex<HashMap<VolumeId, InUse<E::Files>>>,
+    /// Names of volumes that other hosts serve, as far as was found out.
+    elsewhere: Mutex<HashMap<VolumeId, Arc<str>>>,
+    /// The lines of each machine to other hosts.
+    lines: Mutex<HashMap<String, Arc<Lines>>>,
 }
 
 struct InUse<T> {
@@ -82,7 +87,8 @@ impl<E: Exports> Server<E> {
     pub fn new(env: Env, exports: Arc<E>, settings: Settings) -> Self {
         let clients = Mutex::new(Clients::new(env.now()));
         let (seal, host, in_use) = (OnceCell::new(), OnceCell::new(), Mutex::default());
-        Self { env, exports, settings, clients, seal, host, in_use }
+        let (elsewhere, lines) = (Mutex::default(), Mutex::default());
+        Self { env, exports, settings, clients, seal, host, in_use, elsewhere, lines }
     }
 
     pub async fn seal(&self) -> Result<Seal, Failed> {
@@ -105,8 +111,55 @@ impl<E: Exports> Server<E> {
         if let Some(used) = self.used(volume) {
             return Ok(used.at(ino, seal));
         }
-        let found = self.exports.find(volume).await;
-        Ok(self.keep(found.map_err(|error| unserved(&error))?).at(ino, seal))
+        if let Some(name) = self.elsewhere.lock().get(&volume) {
+            return Err(Failed::Elsewhere(name.clone()));
+        }
+        let found = self.exports.find(volume).await.map_err(|error| unserved(&error));
+        if let Err(Failed::Elsewhere(name)) = &found {
+            self.elsewhere.lock().insert(volume, name.clone());
+        }
+        Ok(self.keep(found?).at(ino, seal))
+    }
+
+    /// Whether a client may change nothing in a volume. The host that it came to judges that.
+    pub fn is_read_only(&self, visited: Option<&Visited>, volume: &str) -> bool {
+        visited.map_or_else(|| self.settings.is_read_only(volume), |said| said.is_read_only)
+    }
+
+    /// Returns the lines of a machine to other hosts.
+    pub fn lines_of(&self, machine: &str) -> Arc<Lines> {
+        self.lines.lock().entry(machine.to_owned()).or_default().clone()
+    }
+
+    /// Returns a machine's line for a volume.
+    pub fn line(&self, lines: &Lines, machine: &str, volume: &str) -> Arc<Line> {
+        lines.to(&self.env, volume, || self.exports.way(machine, volume))
+    }
+
+    /// Forgets where a volume is, after a line was told that it is not there.
+    pub fn forget_elsewhere(&self, name: &str) {
+        self.elsewhere.lock().retain(|_, other| **other != *name);
+    }
+
+    /// Forgets that another host serves a volume.
+    pub fn look_anew(&self, volume: VolumeId) {
+        self.elsewhere.lock().remove(&volume);
+    }
+
+    /// Tells other hosts of the clients that were heard here, and lets go of lines without
+    /// sessions.
+    fn tend_lines(&self) {
+        let now = self.env.now();
+        let used = |_: &String, lines: &mut Arc<Lines>| {
+            Arc::strong_count(lines) > 1 || !lines.is_idle(now)
+        };
+        let mut all = self.lines.lock();
+        let idle: Vec<_> = all.extract_if(|key, lines| !used(key, lines)).collect();
+        let kept: Vec<_> = all.values().cloned().collect();
+        drop(all);
+        drop(idle);
+        let heard = |client| -> Option<Heard> { self.clients.lock().heard(client, now) };
+        kept.iter().for_each(|lines| lines.tell_heard(&heard));
     }
 
     fn used(&self, volume: VolumeId) -> Option<Used<E::Files>> {
@@ -140,6 +193,7 @@ impl<E: Exports> Server<E> {
         let Some(seal) = self.seal.get() else { return };
         if let Some(Handle { volume, .. }) = Handle::decode(handle, seal) {
             self.in_use.lock().remove(&volume);
+            self.elsewhere.lock().remove(&volume);
         }
     }
 
@@ -157,6 +211,7 @@ impl<E: Exports> Server<E> {
                 .collect();
             // Not under the lock: a volume ends with its last user.
             drop(idle);
+            self.tend_lines();
         }
     }
 
@@ -168,6 +223,9 @@ impl<E: Exports> Server<E> {
 
 /// Returns what a client is told when a volume cannot be served.
 fn unserved(error: &Error) -> Failed {
+    if let Error::Elsewhere(name, _) = error {
+        return Failed::Elsewhere(name.as_str().into());
+    }
     match error.kind() {
         Kind::NotFound | Kind::Unsupported => nfsstat3::NFS3ERR_STALE.into(),
         // The client waits, and asks again.

@@ -1,5 +1,6 @@
 //! The interface of the NFS server to the node: file volumes as exports.
 
+use super::forward::Way;
 use crate::target::Target;
 use rekindle_base::VolumeId;
 use rekindle_env::BoxFuture;
@@ -32,4 +33,9 @@ pub trait Exports: Send + Sync + 'static {
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export<Self::Files>, Error>>;
     /// The same, by the volume's id: it may have another name than when a client mounted it.
     fn find(&self, id: VolumeId) -> BoxFuture<'_, Result<Export<Self::Files>, Error>>;
+    /// Returns the way of a machine's calls to the host that serves a volume, after
+    /// [`Error::Elsewhere`].
+    fn way(&self, machine: &str, volume: &str) -> Arc<dyn Way>;
+    /// Whether the node stops: then no call waits for an owner.
+    fn is_stopping(&self) -> bool;
 }

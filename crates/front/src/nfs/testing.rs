@@ -1,5 +1,6 @@
 //! Exports in memory, and a client that speaks with the codec of `nfs3_types`.
 
+use super::forward::{self, Way};
 use super::permission::Credentials;
 use super::rpc::LAST_FRAGMENT;
 use super::server::Server;
@@ -17,15 +18,17 @@ use nfs3_types::rpc::{accept_stat_data, accepted_reply, rejected_reply};
 use nfs3_types::rpc::{auth_unix, call_body, msg_body, opaque_auth, reply_body, rpc_msg};
 use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use parking_lot::Mutex;
-use rekindle_base::VolumeId;
+use rekindle_base::{NodeId, VolumeId};
 use rekindle_env::sim::{Faults, World};
-use rekindle_env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env, Stream};
 use rekindle_file::{ROOT, Seal};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::sync::oneshot;
 
 /// Volumes in memory.
@@ -35,6 +38,10 @@ pub(super) struct Shelf {
     pub(super) life: AtomicU64,
     /// How often volumes came into service.
     pub(super) attached: AtomicU64,
+    pub(super) is_stopping: AtomicBool,
+    /// The server of the other host, which owns the rest; and how often lines were opened.
+    pub(super) other: Mutex<Option<Arc<Server<Shelf>>>>,
+    pub(super) opened: Arc<AtomicU64>,
 }
 
 pub(super) fn id(name: &str) -> VolumeId {
@@ -45,7 +52,10 @@ pub(super) fn id(name: &str) -> VolumeId {
 
 impl Shelf {
     fn export(&self, found: Option<(String, VolumeId, Memory)>) -> Result<Export<Memory>, Error> {
-        let (name, id, files) = found.ok_or_else(|| Error::NotFound("it".to_owned()))?;
+        let (name, id, files) = found.ok_or_else(|| match &*self.other.lock() {
+            Some(_) => Error::Elsewhere("one".to_owned(), NodeId([2; 16])),
+            None => Error::NotFound("it".to_owned()),
+        })?;
         self.attached.fetch_add(1, Ordering::Relaxed);
         let life = self.life.load(Ordering::Relaxed).to_be_bytes();
         Ok(Export { id, name, files, life })
@@ -78,6 +88,92 @@ impl Exports for Shelf {
         let found = found.map(|(name, (id, files))| (name.clone(), *id, files.clone()));
         Box::pin(async move { self.export(found) })
     }
+
+    fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
+    fn way(&self, _: &str, volume: &str) -> Arc<dyn Way> {
+        Arc::new(Aside {
+            volume: id(volume),
+            other: self.other.lock().clone(),
+            opened: self.opened.clone(),
+        })
+    }
+}
+
+/// A way to the other host.
+struct Aside {
+    volume: VolumeId,
+    other: Option<Arc<Server<Shelf>>>,
+    opened: Arc<AtomicU64>,
+}
+
+impl Way for Aside {
+    fn open(&self) -> BoxFuture<'_, Result<Box<dyn Stream>, String>> {
+        Box::pin(async {
+            let server = self.other.clone().ok_or("it is here")?;
+            self.opened.fetch_add(1, Ordering::Relaxed);
+            let (ours, theirs) = tokio::io::duplex(1 << 20);
+            let (budget, env) = (Connections::new("nfs", 4).budget().clone(), server.env.clone());
+            let volume = self.volume;
+            env.spawn("visit", async move {
+                let (_stop, stopped) = Stop::pair();
+                forward::serve(server, volume, budget, theirs, stopped).await;
+            });
+            Ok(Box::new(Piped(ours)) as Box<dyn Stream>)
+        })
+    }
+
+    fn has_moved(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { false })
+    }
+}
+
+struct Piped(DuplexStream);
+
+impl Stream for Piped {
+    fn peer(&self) -> String {
+        "the other host".to_owned()
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+impl AsyncRead for Piped {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Piped {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, data)
+    }
+
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
 }
 
 /// A server with two volumes, `one` and `two`, whose roots belong to root.
@@ -96,6 +192,9 @@ pub(super) fn with_site(settings: Settings, story: impl AsyncFnOnce(&mut Site)) 
         volumes: Mutex::new(volumes.into()),
         life: AtomicU64::new(1),
         attached: AtomicU64::new(0),
+        is_stopping: AtomicBool::default(),
+        other: Mutex::default(),
+        opened: Arc::default(),
     });
     let server = Arc::new(Server::new(env.clone(), shelf.clone(), settings));
     let connections = Connections::new("nfs", 4);
@@ -112,6 +211,19 @@ impl Site {
     pub(super) fn restart(&mut self, settings: Settings) {
         self.shelf.life.fetch_add(1, Ordering::Relaxed);
         self.server = Arc::new(Server::new(self.env.clone(), self.shelf.clone(), settings));
+    }
+
+    /// Its volumes go to another host, with a server of its own: this one forwards. Returns what
+    /// is at the other one.
+    pub(super) fn move_away(&mut self, settings: Settings) -> Arc<Shelf> {
+        let volumes = Mutex::new(std::mem::take(&mut *self.shelf.volumes.lock()));
+        let life = AtomicU64::new(self.shelf.life.load(Ordering::Relaxed) + 1);
+        let (attached, is_stopping) = (AtomicU64::new(0), AtomicBool::default());
+        let (other, opened) = (Mutex::default(), Arc::default());
+        let shelf = Arc::new(Shelf { volumes, life, attached, is_stopping, other, opened });
+        let server = Server::new(self.env.clone(), shelf.clone(), settings);
+        *self.shelf.other.lock() = Some(Arc::new(server));
+        shelf
     }
 
     /// Connects root of this machine.

@@ -228,9 +228,17 @@ fn a_volume_that_is_served_no_more_is_looked_for_once_more() {
         client.attributes(&root_of("one")).await.unwrap();
         let gone = || Error::Volume(rekindle_volume::Error::Stopping);
         site.files("one").look(|state| state.broken = Some(gone()));
+        let begun = site.env.now();
         let told = client.attributes(&root_of("one")).await.unwrap_err();
         assert_eq!(told, nfsstat3::NFS3ERR_JUKEBOX, "the client waits, and asks again");
-        assert_eq!(site.shelf.attached.load(Ordering::Relaxed), 2);
+        assert!(site.env.now() - begun >= limits::FORWARD_WAIT_MAX, "it might have come back");
+        assert!(site.shelf.attached.load(Ordering::Relaxed) > 2);
+        site.shelf.is_stopping.store(true, Ordering::Relaxed);
+        let begun = site.env.now();
+        let told = client.attributes(&root_of("one")).await.unwrap_err();
+        assert_eq!(told, nfsstat3::NFS3ERR_JUKEBOX);
+        assert!(site.env.now() - begun < limits::FORWARD_PAUSE, "a stop waits for no owner");
+        site.shelf.is_stopping.store(false, Ordering::Relaxed);
         site.files("one").look(|state| state.broken = None);
         client.attributes(&root_of("one")).await.unwrap();
         site.shelf.volumes.lock().remove("one");

@@ -84,7 +84,11 @@ pub(super) struct Forward {
 
 impl Forward {
     pub(super) fn new(service: &Service, node: &Arc<Node>, volume: &str) -> Self {
-        let client = node.env.random();
+        Self::of(service, node, volume, node.env.random())
+    }
+
+    /// The same, for a client with this number.
+    pub(super) fn of(service: &Service, node: &Arc<Node>, volume: &str, client: ClientId) -> Self {
         let since = node.env.now();
         let row = Row { volume: volume.to_owned(), host: None, waits: None, since };
         service.inner.forwards.0.lock().insert(client, row);
@@ -142,8 +146,8 @@ impl Forward {
         Serve { client: self.client, volume: self.volume.clone(), protocol }
     }
 
-    /// Opens a session for a mount at the host at which the owner runs.
-    pub(super) async fn open_mount(&self) -> Result<Box<dyn Stream>, ApiError> {
+    /// Opens a session of a file volume at the host at which the owner runs.
+    pub(super) async fn open_files(&self, how: Protocol) -> Result<Box<dyn Stream>, ApiError> {
         let refused =
             |(NoWay::Away(error) | NoWay::Refused(error))| ApiError::new(error.kind, error.message);
         let owner = match self.service.files(&self.volume).await? {
@@ -155,7 +159,7 @@ impl Forward {
             }
         };
         let member = self.member().await.map_err(refused)?;
-        match self.ask(&member, owner, Protocol::Fuse).await {
+        match self.ask(&member, owner, how).await {
             Ok(passage) => Ok(passage.stream),
             Err(NoPassage::Away(why)) => {
                 let message = format!("volume '{}': {why}", self.volume);

@@ -5,6 +5,7 @@ use super::Service;
 use super::forward::Forward;
 use crate::assemble::Node;
 use rekindle_base::Kind;
+use rekindle_cluster::wire::Protocol;
 use rekindle_env::{Address, Env};
 use rekindle_file::Files;
 use rekindle_front::conn::{Entered, Stop};
@@ -139,7 +140,7 @@ async fn pass(
     (told, connection): (oneshot::Sender<Result<(), ApiError>>, Leaving),
     stop: Stop,
 ) {
-    let far = match way.open_mount().await {
+    let far = match way.open_files(Protocol::Fuse).await {
         Ok(far) => far,
         // The mount may have gone.
         Err(error) => return drop(told.send(Err(error))),

@@ -1,13 +1,18 @@
 //! File volumes for NFS clients.
 
 use super::Service;
+use super::forward::Forward;
 use rekindle_base::{Kind, VolumeId};
-use rekindle_env::{Acceptor, BoxFuture};
+use rekindle_cluster::wire::Protocol;
+use rekindle_env::{Acceptor, BoxFuture, Stream};
 use rekindle_file::{Files, KIND, Seal};
 use rekindle_front::http::api::ApiError;
+use rekindle_front::nbd::forward::Way as _;
+use rekindle_front::nfs::forward::Way;
 use rekindle_front::nfs::{self, Export, Exports, Settings};
 use rekindle_volume::Error;
 use std::sync::Arc;
+use tokio::sync::OnceCell;
 
 impl Service {
     /// Accepts NFS clients.
@@ -16,11 +21,21 @@ impl Service {
         // A service is started once.
         let _ = self.inner.nfs_places.set(places);
         let exports = Arc::new(self.clone());
-        nfs::serve(&self.inner.env, acceptors, exports, settings, self.nfs_sessions());
+        let begin = || nfs::begin(&self.inner.env, exports, settings);
+        let server = self.inner.nfs_server.get_or_init(begin);
+        nfs::serve(&self.inner.env, acceptors, server, self.nfs_sessions());
     }
 
-    async fn export(&self, name: &str) -> Result<Export<Files>, ApiError> {
-        let (node, files) = self.files(name).await??;
+    async fn export(&self, name: &str) -> Result<Export<Files>, Error> {
+        let (node, files) = match self.files(name).await.map_err(of_volume)? {
+            Err(Error::Elsewhere(name, owner)) => {
+                let node = self.node().await.map_err(of_volume)?;
+                // A node in no cluster knows no way to another one.
+                let has_way = node.membership().is_some();
+                return Err(if has_way { Error::Elsewhere(name, owner) } else { Error::Stopping });
+            }
+            files => files.map_err(|error| of_volume(error.into()))?,
+        };
         let vault = files.handle().vault();
         // Acknowledged and not synced is what this life of the owner has in its memory.
         let life =
@@ -55,16 +70,68 @@ impl Exports for Service {
     }
 
     fn attach<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Export<Files>, Error>> {
-        Box::pin(async move { self.export(name).await.map_err(of_volume) })
+        Box::pin(async move { self.export(name).await })
     }
 
     fn find(&self, id: VolumeId) -> BoxFuture<'_, Result<Export<Files>, Error>> {
         Box::pin(async move {
             let node = self.node().await.map_err(of_volume)?;
             let name = node.volumes.name_of(id).await?;
-            let export = self.export(&name).await.map_err(of_volume)?;
+            let export = self.export(&name).await?;
             // The name may have gone to another volume meanwhile.
             if export.id == id { Ok(export) } else { Err(Error::NotFound(name)) }
+        })
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.inner.shutdown.borrow().is_some()
+    }
+
+    fn way(&self, machine: &str, volume: &str) -> Arc<dyn Way> {
+        let (machine, volume) = (machine.to_owned(), volume.to_owned());
+        Arc::new(ToOwner { service: self.clone(), machine, volume, forward: OnceCell::new() })
+    }
+}
+
+/// The way of a machine's calls to the host at which a volume's owner runs.
+struct ToOwner {
+    service: Service,
+    machine: String,
+    volume: String,
+    forward: OnceCell<Forward>,
+}
+
+impl ToOwner {
+    /// The machine is one client at the owner's host, however often it comes: its next line begins
+    /// when the last one has ended, with all changes that it has begun.
+    async fn forward(&self) -> Result<&Forward, ApiError> {
+        let begin = async || {
+            let node = self.service.node().await?;
+            let words = [self.machine.as_bytes(), &[0], self.volume.as_bytes(), &node.id.0];
+            let seal = Seal::of(&node.content);
+            let half = |name: &[u8]| seal.check(&[name, &words.concat()].concat()).to_be_bytes();
+            let client = [half(b"nfs line 1"), half(b"nfs line 2")].concat();
+            let client = client.try_into().expect("two halves of 8 bytes");
+            Ok::<_, ApiError>(Forward::of(&self.service, &node, &self.volume, client))
+        };
+        self.forward.get_or_try_init(begin).await
+    }
+}
+
+impl Way for ToOwner {
+    fn open(&self) -> BoxFuture<'_, Result<Box<dyn Stream>, String>> {
+        Box::pin(async {
+            let forward = self.forward().await.map_err(|error| error.message)?;
+            forward.open_files(Protocol::Nfs).await.map_err(|error| error.message)
+        })
+    }
+
+    fn has_moved(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async {
+            match self.forward.get() {
+                Some(forward) => forward.has_moved().await,
+                None => false,
+            }
         })
     }
 }

@@ -18,12 +18,13 @@ use rekindle_cluster::wire::{ClientId, Protocol, Serve, Served, Unserved};
 use rekindle_env::{BoxFuture, Env, Moment, Stream};
 use rekindle_file::Files;
 use rekindle_front::conn::{Entered, Stop};
-use rekindle_front::fuse;
 use rekindle_front::http::api::ForwardedClient;
 use rekindle_front::nbd::{ExportError, serve_device};
+use rekindle_front::{fuse, nfs};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
 use std::pin::pin;
+use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 
 /// The clients of other hosts.
@@ -193,6 +194,12 @@ pub(super) async fn open(
                         let mount = service.mount_of(files, false);
                         fuse::serve(&env, stream, mount, stop).await;
                     }
+                    Volume::Exported(files, server) => {
+                        let (id, budget) =
+                            (files.handle().vault().id, service.nfs_sessions().budget().clone());
+                        nfs::forward::serve(server, id, budget, stream, stop).await;
+                        drop(files);
+                    }
                 }
             })
             .await;
@@ -205,6 +212,7 @@ pub(super) async fn open(
 enum Volume {
     Disk(Device),
     Files(Files),
+    Exported(Files, Arc<nfs::Server<Service>>),
 }
 
 impl Volume {
@@ -215,7 +223,7 @@ impl Volume {
                 size: device.size(),
                 block_size: device.block_size(),
             },
-            Volume::Files(files) => {
+            Volume::Files(files) | Volume::Exported(files, _) => {
                 let vault = files.handle().vault();
                 Served { volume: vault.id, size: vault.size, block_size: 0 }
             }
@@ -229,6 +237,14 @@ async fn attach(service: &Service, request: &Serve) -> Result<Result<Volume, Err
         Protocol::Fuse => {
             let files = service.files(&request.volume).await.map_err(unavailable)?;
             files.map(|(_, files)| Volume::Files(files))
+        }
+        Protocol::Nfs => {
+            let Some(server) = service.inner.nfs_server.get().cloned() else {
+                let message = "the owner's host does not serve yet".to_owned();
+                return Err(ExportError { kind: Kind::Unavailable, message });
+            };
+            let files = service.files(&request.volume).await.map_err(unavailable)?;
+            files.map(|(_, files)| Volume::Exported(files, server))
         }
     })
 }

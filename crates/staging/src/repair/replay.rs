@@ -9,10 +9,10 @@ use crate::Error;
 use crate::ack::staged::Staged;
 use crate::destage::batch;
 use crate::range::quarantine::{self, Lost};
-use crate::shape::Portion;
+use crate::shape::{Home, Portion};
 use crate::state::previous::PreviousRoot;
 use rekindle_base::{Kind, Serial};
-use rekindle_content::salvage::{Findings, MayDrop, Repaired, examine_earlier, repair};
+use rekindle_content::salvage::{Findings, MayDrop, Repaired, examine_earlier};
 use rekindle_content::tree::Root;
 use rekindle_content::verify::Progress;
 use rekindle_content::{Batch, Hold};
@@ -93,9 +93,11 @@ impl Staged {
         // node.
         batch.set_anew();
         let before = &previous.before;
-        let repaired =
-            repair(content, &mut batch, &before.root, findings, MayDrop::Everything).await?;
-        if repaired.again {
+        let (repaired, _) =
+            self.mend(&mut batch, &before.root, findings, MayDrop::Everything).await?;
+        // A record says what is, by what was there: it never goes over a part that is not.
+        let of_records = matches!(self.home, Home::Record(_));
+        if repaired.again || (of_records && !repaired.lost.is_empty()) {
             // The parts below came back unread: it is unknown what would be lost.
             return Ok(None);
         }

@@ -14,7 +14,7 @@ use crate::repair::replay::RollbackPlan;
 use crate::shape::Home;
 use crate::{Error, Version, limits};
 use futures_util::future::{Either, select};
-use rekindle_content::salvage::{Findings, MayDrop, examine, mend_packs, repair};
+use rekindle_content::salvage::{Findings, MayDrop, examine, mend_packs};
 use rekindle_content::tree::Root;
 use rekindle_content::verify::Progress;
 use serde::Serialize;
@@ -62,9 +62,16 @@ pub struct Salvaged {
     pub replayed: u64,
     /// Packs that were mended: new footers, and blobs rebuilt from parity.
     pub footers: u64,
-    /// Whether the volume holds records: then nothing is ever given up, and stretches are keys of
-    /// its tree.
+    /// Whether the volume holds records: then stretches are keys of its tree.
     pub of_records: bool,
+    /// Whether the volume can go on without what cannot be had. Volumes of some records cannot.
+    pub can_give_up: bool,
+    /// What of a volume of records is lost, or would be, in the words of its kind.
+    pub losses: Vec<String>,
+    /// What of its parts does not fit together, and stays so without an operator's word.
+    pub untidy: Vec<String>,
+    /// What was changed so that they do.
+    pub tidied: Vec<String>,
     /// Stretches that this salvage had to give up.
     pub lost: Vec<Lost>,
     /// Stretches that the salvage may not give up, although it would have to: their pointers stay
@@ -139,17 +146,19 @@ impl Staged {
     /// Checks everything that the volume has in the datastore and repairs what can be repaired.
     /// Lost bytes are quarantined: reads of them are errors that name them, writes over them heal
     /// them. A loss beyond `allowance` is not accepted at all, but reported
-    /// ([`Salvaged::withheld`]), and a volume of records gives nothing up. `chunks` counts the
-    /// chunks read.
+    /// ([`Salvaged::withheld`]). A volume of records gives something up only with
+    /// [`Allowance::ALL`], and only if its kind can go on without. `chunks` counts the chunks read.
     pub async fn salvage(
         self: &Arc<Self>,
         allowance: Allowance,
         chunks: &AtomicU64,
     ) -> Result<Salvaged, Error> {
-        // No write heals a record, and without one the others may mean something else.
-        let allowance = match self.home {
-            Home::Range(_) => allowance,
-            Home::Record(_) => Allowance::NOTHING,
+        // No write heals a record, and without one the others may mean something else: a kind that
+        // can go on makes them fit, and only a user knows what that is worth.
+        let allowance = match (&self.home, self.home.repair()) {
+            (Home::Range(_), _) => allowance,
+            (Home::Record(_), Some(_)) if allowance == Allowance::ALL => allowance,
+            (Home::Record(_), _) => Allowance::NOTHING,
         };
         let work = pin!(self.repair_all(allowance, chunks));
         let cut = pin!(self.ending());
@@ -173,7 +182,8 @@ impl Staged {
         let _wanting = Wanting(self);
         let content = &self.inner.content;
         let of_records = matches!(self.home, Home::Record(_));
-        let mut salvaged = Salvaged { of_records, ..Salvaged::default() };
+        let can_give_up = !of_records || self.home.repair().is_some();
+        let mut salvaged = Salvaged { of_records, can_give_up, ..Salvaged::default() };
         for _ in 0..limits::SALVAGE_PASSES_MAX {
             let findings = {
                 // Every chunk that this root reaches stays until it has been read.
@@ -210,7 +220,9 @@ impl Staged {
                 break;
             }
         }
-        if !salvaged.withheld.is_empty() {
+        if salvaged.withheld.is_empty() {
+            self.tidy(allowance, &mut salvaged).await?;
+        } else {
             salvaged.back = self.whole_version(&mut salvaged, chunks).await?;
         }
         salvaged.quarantined_bytes =
@@ -294,9 +306,8 @@ impl Staged {
             (vault.root, vault.lost.clone())
         };
         let mut batch = self.inner.content.batch();
-        let content = &self.inner.content;
         let all = MayDrop::Everything;
-        let repaired = repair(content, &mut batch, &root, findings, all).await?;
+        let (repaired, losses) = self.mend(&mut batch, &root, findings, all).await?;
         let mut more = self.stretches_of(&repaired.lost);
         let mut lost = quarantine::with(&before, &more);
         let replayed = match &way {
@@ -311,20 +322,24 @@ impl Staged {
         };
         if !allowance.covers(&quarantine::with(&salvaged.lost, &more_then), absent) {
             drop((batch, replayed));
+            salvaged.losses = losses;
             return self.repair_without_loss(root, &before, findings, more_then, salvaged).await;
         }
         salvaged.withheld.clear();
         salvaged.note(&repaired.lines);
+        // Where a volume of records goes on without something, no read has to be refused.
+        let in_vault = |lost: &[Lost]| if salvaged.of_records { &before } else { lost }.to_vec();
         let (new, again) = match replayed {
             None => {
-                self.commit_root(root, repaired.root, &before, &lost).await?;
+                self.commit_root(root, repaired.root, &before, &in_vault(&lost)).await?;
+                salvaged.losses.extend(losses);
                 let again = repaired.again;
                 (repaired, again)
             }
             Some(replayed) => {
                 lost = replayed.lost;
                 more = quarantine::without(&lost, &before);
-                self.commit_root(root, replayed.root, &before, &lost).await?;
+                self.commit_root(root, replayed.root, &before, &in_vault(&lost)).await?;
                 // Only now may a sweep go on.
                 batch = replayed.batch;
                 salvaged.replayed += replayed.changes;
@@ -355,8 +370,8 @@ impl Staged {
         salvaged: &mut Salvaged,
     ) -> Result<bool, Error> {
         let mut batch = self.inner.content.batch();
-        let content = &self.inner.content;
-        let kept = repair(content, &mut batch, &root, findings, MayDrop::Nothing).await?;
+        let nothing = MayDrop::Nothing;
+        let (kept, _) = self.mend(&mut batch, &root, findings, nothing).await?;
         self.commit_root(root, kept.root, before, before).await?;
         batch.committed();
         salvaged.note(&kept.lines);
@@ -367,7 +382,7 @@ impl Staged {
     }
 
     /// Commits `new` in the place of `root`, with the lost stretches beside it.
-    async fn commit_root(
+    pub(super) async fn commit_root(
         self: &Arc<Self>,
         root: Root,
         new: Root,

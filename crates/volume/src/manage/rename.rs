@@ -13,7 +13,7 @@ use crate::manage::rest;
 use crate::registry::machine::{Event, State};
 use crate::registry::{Claim, Inner};
 use crate::stop::offline;
-use crate::{Error, Info, records};
+use crate::{Error, Info, attach, records};
 use rekindle_base::units::format_size;
 use rekindle_datastore::record::Held;
 use rekindle_staging::{Vault, VaultState, Written};
@@ -120,9 +120,23 @@ pub(crate) async fn resize(
     shrink: bool,
 ) -> Result<Info, Error> {
     rekindle_base::names::check(name).map_err(|bad| Error::Invalid(bad.to_string()))?;
+    create::check_size(size)?;
+    let vault = records::find(&inner.writer, name).await?.value;
+    let is_limit = matches!(inner.kinds.resizes(&vault, size)?, Sizes::Limit);
+    if is_limit && size < vault.size && !shrink {
+        // Before the lock of the name: an attach may have to wait.
+        let taken = attach::attach(inner, name).await?.staged().taken().await?.unwrap_or(0);
+        if size < taken {
+            return Err(Error::Invalid(format!(
+                "what is in volume '{name}' takes {}: with {} nothing more could be written, though nothing would be lost; remove \
+                 some of it, or say --shrink",
+                format_size(taken),
+                format_size(size)
+            )));
+        }
+    }
     let _lock = inner.name_locks.take(name).await;
     let vault = records::find(&inner.writer, name).await?.value;
-    create::check_size(size)?;
     match inner.kinds.resizes(&vault, size)? {
         Sizes::Any { cut } if size < vault.size => {
             if !shrink {

@@ -1,6 +1,7 @@
 //! The requests of the kernel that have no reply yet, and the inodes that are open: what a mount
 //! must know to go on over another connection.
 
+use super::direct;
 use bytes::Bytes;
 use rekindle_front::fuse::frame::{Frame, Hello, Open};
 use rekindle_front::fuse::wire::{self, InHeader, OUT_HEADER_BYTES, OutHeader, opcode};
@@ -29,6 +30,8 @@ pub struct Ledger {
     opens: BTreeMap<u64, u64>,
     /// The kernel's number of the next request of the mount itself.
     own: u64,
+    /// Whether the kernel keeps its pages in step with writes that go past them.
+    keeps_in_step: bool,
 }
 
 struct Pending {
@@ -45,6 +48,8 @@ struct Pending {
 pub enum Answered {
     /// The kernel waits for it; the opcode of the request.
     Kernel(u32),
+    /// The kernel waits for it: a file is open whose bytes are to go past the kernel's pages.
+    Direct,
     /// The mount itself has asked.
     Own,
     /// No request waits for it.
@@ -62,6 +67,7 @@ impl Ledger {
             unsent: VecDeque::new(),
             opens: BTreeMap::new(),
             own: OWN,
+            keeps_in_step: false,
         }
     }
 
@@ -71,6 +77,9 @@ impl Ledger {
         let Some(header) = wire::header(&request) else { return false };
         if !wire::has_reply(header.opcode) {
             return false;
+        }
+        if header.opcode == opcode::INIT {
+            self.keeps_in_step = direct::keeps_in_step(&request);
         }
         let number = self.next;
         self.next += 1;
@@ -157,7 +166,9 @@ impl Ledger {
         let Ok((head, body)) = OutHeader::read_from_prefix(reply) else { return Answered::Nothing };
         let pending =
             self.numbers.remove(&head.unique).and_then(|number| self.pending.remove(&number));
-        let Some(Pending { header, is_given_up, .. }) = pending else { return Answered::Nothing };
+        let Some(Pending { header, request, is_given_up, .. }) = pending else {
+            return Answered::Nothing;
+        };
         let opened = match header.opcode {
             opcode::OPEN | opcode::OPENDIR if head.error == 0 => Some(header.ino),
             // The inode comes first.
@@ -180,6 +191,12 @@ impl Ledger {
         match header.unique {
             _ if is_given_up => Answered::Nothing,
             unique if unique % 2 == 1 => Answered::Own,
+            _ if opened.is_some()
+                && self.keeps_in_step
+                && direct::is_write_only(header.opcode, &request) =>
+            {
+                Answered::Direct
+            }
             _ => Answered::Kernel(header.opcode),
         }
     }
@@ -214,6 +231,29 @@ mod tests {
     fn reply(unique: u64, error: i32, body: &[u8]) -> Vec<u8> {
         let length = (OUT_HEADER_BYTES + body.len()) as u32;
         [OutHeader { length, error, unique }.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn a_file_that_is_only_written_goes_past_the_pages_of_a_kernel_that_keeps_them_in_step() {
+        let open = |words: &[u32], opcode, unique| {
+            let length = (wire::IN_HEADER_BYTES + 4 * words.len()) as u32;
+            let header =
+                InHeader { length, opcode, unique, ino: 5, uid: 0, gid: 0, pid: 0, extensions: 0 };
+            Bytes::from([header.as_bytes(), words.as_bytes()].concat())
+        };
+        for (flags, direct) in [(1 << 4, true), (0, false)] {
+            let mut ledger = Ledger::new(7);
+            ledger.take(open(&[7, 45, 0, 1 << 30, flags], opcode::INIT, 2));
+            assert_eq!(ledger.answer(&reply(2, 0, &[])), Answered::Kernel(opcode::INIT));
+            ledger.take(open(&[0o1, 0], opcode::OPEN, 4));
+            ledger.take(open(&[0o2, 0], opcode::OPEN, 6));
+            ledger.take(open(&[0o1, 0], opcode::OPEN, 8));
+            let written = if direct { Answered::Direct } else { Answered::Kernel(opcode::OPEN) };
+            assert_eq!(ledger.answer(&reply(4, 0, &[0; 16])), written);
+            assert_eq!(ledger.answer(&reply(6, 0, &[0; 16])), Answered::Kernel(opcode::OPEN));
+            let failed = ledger.answer(&reply(8, -2, &[]));
+            assert_eq!(failed, Answered::Kernel(opcode::OPEN), "an error has no flags");
+        }
     }
 
     fn sent(ledger: &mut Ledger) -> Vec<(u64, u64, bool)> {

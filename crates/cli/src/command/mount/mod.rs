@@ -4,6 +4,7 @@
 //! restarted is a stall for programs, and no error.
 #![expect(clippy::disallowed_methods, reason = "this command has no Env")]
 
+mod direct;
 mod dying;
 mod kernel;
 mod ledger;

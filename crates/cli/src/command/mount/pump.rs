@@ -1,6 +1,7 @@
 //! The pump of a mount: it carries the kernel's requests to the daemon and the replies back. While
 //! no daemon answers, requests wait here; over the next connection they are sent again.
 
+use super::direct;
 use super::dying;
 use super::ledger::{Answered, Ledger, reply_bytes};
 use bytes::{Buf, Bytes, BytesMut};
@@ -274,7 +275,7 @@ impl<A: Asker> Pump<A> {
                     bytes.reserve(length - bytes.len());
                     break;
                 }
-                self.reply(&bytes[..length]);
+                self.reply(&mut bytes[..length]);
                 bytes.advance(length);
             }
             bytes.reserve(READ_BYTES);
@@ -284,13 +285,17 @@ impl<A: Asker> Pump<A> {
         }
     }
 
-    fn reply(&self, reply: &[u8]) {
+    fn reply(&self, reply: &mut [u8]) {
         self.is_useful.set(true);
-        if let Answered::Kernel(opcode) = self.ledger.borrow_mut().answer(reply) {
+        let answered = self.ledger.borrow_mut().answer(reply);
+        if answered == Answered::Direct {
+            direct::set(reply);
+        }
+        if matches!(answered, Answered::Kernel(_) | Answered::Direct) {
             self.asker.write(reply);
-            if opcode == opcode::INIT {
-                self.ready.notify_one();
-            }
+        }
+        if answered == Answered::Kernel(opcode::INIT) {
+            self.ready.notify_one();
         }
         self.replied.notify_one();
     }

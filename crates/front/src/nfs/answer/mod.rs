@@ -9,6 +9,7 @@ mod listing;
 pub mod making;
 pub mod naming;
 
+use super::forward::Visited;
 use super::meters::Meters;
 use super::permission::Credentials;
 use super::replies::{self, Failed};
@@ -31,6 +32,8 @@ pub struct Question<'a, E: Exports> {
     /// By what the call is known when it comes again.
     pub call: Call,
     pub meters: &'a Meters,
+    /// The call has come from another host, which says what the caller may.
+    pub visited: Option<Visited>,
     /// Whether a volume that is not served here any more was looked for once more: the client is
     /// told to wait.
     pub is_last_try: bool,
@@ -72,7 +75,7 @@ impl<E: Exports> Question<'_, E> {
     fn reply<T: Pack, F: Pack>(&self, done: Result<T, Failed>, failure: F) -> Answered {
         match done {
             Ok(results) => Ok(rpc::pack(&Nfs3Result::<T, F>::Ok(results))),
-            Err(Failed::Gone) if self.is_last_try => {
+            Err(Failed::Gone | Failed::Elsewhere(_)) if self.is_last_try => {
                 self.reply::<T, F>(Err(nfsstat3::NFS3ERR_JUKEBOX.into()), failure)
             }
             Err(Failed::Status(status)) => {
@@ -85,7 +88,7 @@ impl<E: Exports> Question<'_, E> {
 
     async fn place(&self, handle: &[u8]) -> Result<Place<E::Files>, Failed> {
         let placed = self.server.place(handle).await;
-        if placed.is_err() {
+        if placed.as_ref().is_err_and(|failed| !matches!(failed, Failed::Elsewhere(_))) {
             self.server.forget(handle);
         }
         placed
@@ -101,7 +104,7 @@ impl<E: Exports> Question<'_, E> {
 
     /// Refuses changes of a volume that is read-only here.
     fn may_change(&self, place: &Place<E::Files>) -> Result<(), Failed> {
-        match self.server.settings.is_read_only(&place.export.name) {
+        match self.server.is_read_only(self.visited.as_ref(), &place.export.name) {
             true => Err(Errno::ROFS.into()),
             false => Ok(()),
         }

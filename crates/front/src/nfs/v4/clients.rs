@@ -8,6 +8,7 @@ use super::held::Holder;
 use super::limits;
 use super::slots::Slot;
 use super::status::Status;
+use crate::nfs::forward::Heard;
 use parking_lot::Mutex;
 use rekindle_env::Moment;
 use rekindle_file::Seal;
@@ -248,6 +249,45 @@ impl Clients {
         let session = Session::new(*id, client, Slot::Unknown);
         self.sessions.insert(*id, session.clone());
         Ok(session)
+    }
+
+    /// Returns a session that another host keeps, for a request that has come from there. Its
+    /// client has been heard of.
+    pub fn visit(
+        &mut self,
+        (id, client, machine): (SessionId, u64, u64),
+        now: Moment,
+    ) -> Result<Arc<Session>, Status> {
+        if self.clients.get(&client).is_none_or(|known| known.is_over) {
+            self.make_room(now)?;
+            self.clients.insert(client, Client::new(machine, true, now));
+        }
+        self.heard_elsewhere(client, machine, now, now);
+        Ok(Session::new(id, client, Slot::Unknown))
+    }
+
+    /// Notes that another host has heard of a client at `heard`. This host may not know the client:
+    /// the volume has come here since, and the client has asked for nothing.
+    pub fn heard_elsewhere(&mut self, client: u64, machine: u64, heard: Moment, now: Moment) {
+        if !self.clients.contains_key(&client) {
+            if self.make_room(now).is_err() {
+                return;
+            }
+            self.clients.insert(client, Client::new(machine, true, heard));
+        }
+        let Some(known) = self.clients.get_mut(&client) else { return };
+        known.heard = known.heard.max(heard);
+        if machine != 0 {
+            known.machine = machine;
+        }
+    }
+
+    /// Returns what other hosts are told of a client that was heard here within its lease.
+    pub fn heard(&self, client: u64, now: Moment) -> Option<Heard> {
+        let known = self.clients.get(&client).filter(|known| !known.is_over)?;
+        let ago = now - known.heard;
+        let ago_ms = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+        (ago <= limits::LEASE).then_some(Heard { machine: known.machine, ago: ago_ms })
     }
 
     /// DESTROY_SESSION.

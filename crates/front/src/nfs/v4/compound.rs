@@ -7,6 +7,7 @@ use super::ops::Op;
 use super::slots::Begun;
 use super::status::{Fault, Status};
 use super::{MINOR_VERSION, limits};
+use crate::nfs::forward::{Ask, Away, Lines, Part, Patience, Reply, Told, Who};
 use crate::nfs::handle;
 use crate::nfs::limits as common;
 use crate::nfs::replies::Failed;
@@ -37,69 +38,212 @@ pub async fn answer<E: Exports>(
         return Ok(reply(Status::TOO_MANY_OPS, tag, 0, &[]));
     }
     let mut work = Work::new(asked, asked.server.seal().await?, room);
-    let (mut results, mut status, mut done) = (Vec::new(), Status::OK, 0);
-    for at in 0..count {
-        let Ok(number) = args.u32() else {
-            // There is not even the number of an operation.
-            status = Status::BADXDR;
-            break;
-        };
-        let op = Op(number).known();
-        let begin = results.len();
-        results.put_u32(op.0);
-        results.put_u32(Status::OK.0);
-        let outcome = match op.check_place(at, count, work.is_in_session()) {
-            Err(status) => Err(status.into()),
-            Ok(()) if op == Op::SEQUENCE => match work.begin(&mut args, &mut results) {
-                Ok(Begun::Before(reply)) => return Ok(reply.to_vec()),
-                Ok(Begun::New) => Ok(()),
-                Err(fault) => Err(fault),
-            },
-            Ok(()) => operation(&mut work, (at, op), &mut args, &mut results).await,
-        };
-        done += 1;
-        status = match outcome {
-            Ok(()) => Status::OK,
-            Err(fault) => {
-                results.truncate(begin + 8);
-                match fault {
-                    Fault::Status(status) => status,
-                    Fault::With(status, with) => {
-                        results.extend(with);
-                        status
-                    }
-                    Fault::Gone => Status::DELAY,
-                }
-            }
-        };
-        results[begin + 4..begin + 8].copy_from_slice(&status.0.to_be_bytes());
-        if status != Status::OK {
-            asked.meters.failed();
-            break;
-        }
+    let mut course = Course::default();
+    match course.run(asked, &mut work, args, (0, count)).await {
+        Ended::Before(reply) => return Ok(reply),
+        // The client asks again.
+        Ended::Done | Ended::Away => {}
     }
-    let reply = reply(status, tag, done, &results);
+    let reply = reply(course.status, tag, course.done, &course.results);
     work.end(&reply);
     Ok(reply)
 }
 
-/// Carries one operation out. A volume that is not served any more is looked for once more.
+/// Carries a part of a COMPOUND out, for a client that has come to another host.
+pub async fn answer_part<E: Exports>(asked: &Asked<'_, E>, part: &Part<'_>) -> Reply {
+    let (Ok(seal), Some(visited)) = (asked.server.seal().await, asked.visited) else {
+        return Reply::Away;
+    };
+    let mut work = Work::new(asked, seal, part.room as usize);
+    let mut course = Course::default();
+    match work.go_on_for(part, visited).await {
+        Ok(()) => {
+            let range = (part.at, part.count);
+            if let Ended::Away = course.run(asked, &mut work, Args(part.ops), range).await {
+                return Reply::Away;
+            }
+        }
+        Err(Fault::Gone | Fault::Elsewhere(..)) => return Reply::Away,
+        Err(Fault::Status(status) | Fault::With(status, _)) => {
+            let op = Args(part.ops).u32().map_or(Op::ILLEGAL, |number| Op(number).known());
+            course.fails_with(op, status);
+        }
+    }
+    let (Course { results, status, done }, has_changed) = (course, work.has_changed());
+    Reply::Part(Told { status: status.0, done, has_changed, results })
+}
+
+/// How far a COMPOUND has come.
+struct Course {
+    results: Vec<u8>,
+    status: Status,
+    /// Operations with results.
+    done: u32,
+}
+
+impl Default for Course {
+    fn default() -> Self {
+        Self { results: Vec::new(), status: Status::OK, done: 0 }
+    }
+}
+
+/// How a course ends.
+enum Ended {
+    Done,
+    /// The request was carried out before, with this reply.
+    Before(Vec<u8>),
+    /// The volume is not served here any more; the last operation is answered DELAY.
+    Away,
+}
+
+impl Course {
+    /// Adds the result of an operation that is not done.
+    fn fails_with(&mut self, op: Op, status: Status) {
+        self.results.put_u32(op.0);
+        self.results.put_u32(status.0);
+        (self.status, self.done) = (status, self.done + 1);
+    }
+
+    /// Carries operations out, from `at` on.
+    async fn run<E: Exports>(
+        &mut self,
+        asked: &Asked<'_, E>,
+        work: &mut Work<'_, E>,
+        mut args: Args<'_>,
+        (first, count): (u32, u32),
+    ) -> Ended {
+        for at in first..count {
+            let before = args;
+            let Ok(number) = args.u32() else {
+                // There is not even the number of an operation.
+                self.status = Status::BADXDR;
+                break;
+            };
+            let op = Op(number).known();
+            let begin = self.results.len();
+            self.results.put_u32(op.0);
+            self.results.put_u32(Status::OK.0);
+            let results = &mut self.results;
+            let outcome = match op.check_place(at, count, work.is_in_session()) {
+                Err(status) => Err(Fault::from(status)),
+                Ok(()) if op == Op::SEQUENCE => match work.begin(&mut args, results) {
+                    Ok(Begun::Before(reply)) => return Ended::Before(reply.to_vec()),
+                    Ok(Begun::New) => Ok(Step::Done),
+                    Err(fault) => Err(fault),
+                },
+                Ok(()) => operation(asked, work, (at, count, op), &mut args, results, before).await,
+            };
+            let status = match outcome {
+                Ok(Step::Done) => Status::OK,
+                Ok(Step::Forwarded(is_at_root, told)) => {
+                    // An operation that has come to the volume's root is done here.
+                    self.results.truncate(if is_at_root { begin + 8 } else { begin });
+                    self.results.extend(told.results);
+                    self.done += told.done + u32::from(is_at_root);
+                    self.status = Status(told.status);
+                    return Ended::Done;
+                }
+                Err(fault) => {
+                    self.results.truncate(begin);
+                    asked.meters.failed();
+                    match fault {
+                        Fault::Status(status) => self.fails_with(op, status),
+                        Fault::With(status, with) => {
+                            self.fails_with(op, status);
+                            self.results.extend(with);
+                        }
+                        Fault::Gone | Fault::Elsewhere(..) => {
+                            self.fails_with(op, Status::DELAY);
+                            return Ended::Away;
+                        }
+                    }
+                    return Ended::Done;
+                }
+            };
+            (self.status, self.done) = (status, self.done + 1);
+        }
+        Ended::Done
+    }
+}
+
+/// What became of an operation.
+enum Step {
+    Done,
+    /// Another host has carried it out, and all that follow. Or, `true`: all that follow.
+    Forwarded(bool, Told),
+}
+
+/// Carries one operation out. A volume that is not served any more is looked for once more; one
+/// that another host serves is a matter of that host.
 async fn operation<E: Exports>(
+    asked: &Asked<'_, E>,
     work: &mut Work<'_, E>,
-    (at, op): (u32, Op),
+    (at, count, op): (u32, u32, Op),
     args: &mut Args<'_>,
     results: &mut Vec<u8>,
-) -> Result<(), Fault> {
+    from_here: Args<'_>,
+) -> Result<Step, Fault> {
     let (before, length) = (*args, results.len());
+    let (mut patience, mut looks) = (Patience::default(), 0);
     work.at = at;
-    match work.run(op, args, results).await {
-        Err(Fault::Gone) => {
-            *args = before;
-            results.truncate(length);
-            work.look_again().await?;
-            work.run(op, args, results).await
+    loop {
+        let fault = match work.run(op, args, results).await {
+            Ok(()) => return Ok(Step::Done),
+            Err(Fault::Gone) if looks == 0 => {
+                looks += 1;
+                work.look_again().await.err()
+            }
+            Err(fault) => Some(fault),
+        };
+        match fault {
+            None => {}
+            Some(Fault::Elsewhere(volume, is_at_root)) => {
+                let Some(lines) = asked.lines else {
+                    return Err(Fault::Elsewhere(volume, is_at_root));
+                };
+                let (at, ops) = if is_at_root { (at + 1, *args) } else { (at, from_here) };
+                if at == count {
+                    let none = Told { status: 0, done: 0, has_changed: false, results: Vec::new() };
+                    return Ok(Step::Forwarded(is_at_root, none));
+                }
+                let part = work.part((at, count), is_at_root, ops.0);
+                let part = part.ok_or(Status::OP_NOT_IN_SESSION)?;
+                if let Ok(told) = forward(asked, lines, &volume, part).await {
+                    if told.has_changed {
+                        work.note_change();
+                    }
+                    return Ok(Step::Forwarded(is_at_root, told));
+                }
+                asked.server.forget_elsewhere(&volume);
+                if !patience.lasts(asked.server).await {
+                    return Err(Fault::Gone);
+                }
+                looks = 0;
+            }
+            Some(fault) => return Err(fault),
         }
-        done => done,
+        *args = before;
+        results.truncate(length);
+    }
+}
+
+/// Asks the host at which a volume's owner runs to go on.
+async fn forward<E: Exports>(
+    asked: &Asked<'_, E>,
+    lines: &Lines,
+    volume: &str,
+    part: Part<'_>,
+) -> Result<Told, Away> {
+    let who = Who {
+        host: asked.host.to_owned(),
+        caller: asked.caller.clone(),
+        is_read_only: asked.server.settings.is_read_only(volume),
+    };
+    let room = part.room as usize;
+    let line = asked.server.line(lines, asked.host, volume);
+    match line.ask(&who, Ask::Part(part), room).await? {
+        Reply::Part(told) => Ok(told),
+        Reply::Record(_) | Reply::Away => Err(Away),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::nfs::replies;
 use crate::nfs::xdr::Garbage;
 use nfs3_types::nfs3::nfsstat3;
 use rekindle_file::Errno;
+use std::sync::Arc;
 
 /// The status of an operation. Those that version 3 has, too, have the same numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,7 @@ statuses! {
     IO = 5,
     ACCESS = 13,
     EXIST = 17,
+    XDEV = 18,
     NOTDIR = 20,
     ISDIR = 21,
     INVAL = 22,
@@ -84,6 +86,9 @@ pub enum Fault {
     With(Status, Vec<u8>),
     /// The volume is not served here any more.
     Gone,
+    /// The host at which the owner of this volume runs serves it. Whether the operation has only
+    /// come to the volume's root, and is done with that.
+    Elsewhere(Arc<str>, bool),
 }
 
 impl From<Status> for Fault {
@@ -125,7 +130,8 @@ impl From<replies::Failed> for Fault {
         match failed {
             replies::Failed::Status(status) => Self::Status(status.into()),
             replies::Failed::Gone => Self::Gone,
-            replies::Failed::Garbage => Self::Status(Status::BADXDR),
+            replies::Failed::Elsewhere(volume) => Self::Elsewhere(volume, false),
+            replies::Failed::Garbage | replies::Failed::NoProcedure => Self::Status(Status::BADXDR),
         }
     }
 }

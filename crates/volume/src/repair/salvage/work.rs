@@ -331,7 +331,7 @@ impl Subject<'_> {
 /// Makes the memory's entry of an outcome.
 fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> Ending {
     match outcome {
-        Ok(done) if !done.withheld.is_empty() || !done.unfinished.is_empty() => {
+        Ok(done) if !waits(of, done).is_empty() => {
             let reason = waits(of, done).join("; ");
             let mut lines = vec![sentence(of, done)];
             let would = done.withheld.iter();
@@ -341,6 +341,10 @@ fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> Ending {
                     format!("would be lost: bytes {}..{}", lost.position, lost.position + lost.span)
                 }
             }));
+            if !done.withheld.is_empty() {
+                lines.extend(done.losses.iter().map(|loss| format!("would be lost: {loss}")));
+            }
+            lines.extend(done.untidy.iter().cloned());
             lines.extend(done.lines.iter().cloned());
             Ending {
                 outcome: Outcome::Waiting,
@@ -351,13 +355,18 @@ fn judged(of: Subject<'_>, outcome: &Result<Salvaged, Error>) -> Ending {
         }
         Ok(done) => {
             let mut lines = vec![sentence(of, done)];
-            let lost = done.lost.iter();
+            let lost = done.lost.iter().filter(|_| !done.of_records);
             lines.extend(lost.map(|lost| {
                 format!("lost: bytes {}..{}", lost.position, lost.position + lost.span)
             }));
+            lines.extend(done.losses.iter().map(|loss| format!("lost: {loss}")));
+            lines.extend(done.tidied.iter().cloned());
             lines.extend(done.given_up.iter().cloned());
             lines.extend(done.lines.iter().cloned());
-            let is_sound = done.damages == 0 && done.footers == 0 && done.given_up.is_empty();
+            let is_sound = done.damages == 0
+                && done.footers == 0
+                && done.given_up.is_empty()
+                && done.tidied.is_empty();
             Ending {
                 outcome: if is_sound { Outcome::Sound } else { Outcome::Repaired },
                 lines,
@@ -395,6 +404,9 @@ fn sentence(of: Subject<'_>, done: &Salvaged) -> String {
         true => parts.push(findings(done)),
         false => parts.push(format!("in the store: {}", findings(done))),
     }
+    if !done.tidied.is_empty() {
+        parts.push(format!("what was around it was put in order: {}", some(&done.tidied)));
+    }
     parts.extend(waits(of, done));
     parts.join("; ")
 }
@@ -413,8 +425,27 @@ fn waits(of: Subject<'_>, done: &Salvaged) -> Vec<String> {
     if !done.withheld.is_empty() {
         parts.push(withheld(of, done));
     }
+    if !done.untidy.is_empty() {
+        parts.push(format!(
+            "its parts do not fit together ({}): `rekindle salvage run {} --accept-losses` makes them fit",
+            some(&done.untidy),
+            of.name
+        ));
+    }
     parts
 }
+
+/// The first of these, and how many more there are.
+fn some(lines: &[String]) -> String {
+    let named = lines.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+    match lines.len().saturating_sub(NAMED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Losses that a sentence names; `salvage history` has more of them.
+const NAMED_MAX: usize = 4;
 
 /// Says what would be lost, or cannot be read, and how to go on.
 fn withheld(of: Subject<'_>, done: &Salvaged) -> String {
@@ -424,6 +455,14 @@ fn withheld(of: Subject<'_>, done: &Salvaged) -> String {
     };
     let name = of.name;
     let back = done.back.as_ref().map(|back| way_back(name, back));
+    if done.of_records && done.can_give_up {
+        return format!(
+            "nothing was given up: this would be lost: {}{absent}; all else is there and served; \
+             `rekindle salvage run {name} --accept-losses` goes on without it{}",
+            some(&done.losses),
+            back.map(|back| format!("; or {back}")).unwrap_or_default(),
+        );
+    }
     if done.of_records {
         return format!(
             "nothing was given up: {} cannot be read{absent}; all else is there and served; no part of a '{}' volume is ever \
@@ -433,7 +472,6 @@ fn withheld(of: Subject<'_>, done: &Salvaged) -> String {
             back.unwrap_or_else(|| "no earlier content is whole".to_owned())
         );
     }
-    const NAMED_MAX: usize = 4;
     let stretch =
         |lost: &Lost| format!("{}..{}", lost.position, lost.position.saturating_add(lost.span));
     let named: Vec<String> = done.withheld.iter().take(NAMED_MAX).map(stretch).collect();
@@ -470,13 +508,20 @@ fn findings(done: &Salvaged) -> String {
         }
         _ => {}
     }
-    let lost: u64 = done.lost.iter().map(|lost| lost.span).sum();
+    let lost = match done.of_records {
+        true if done.losses.is_empty() => "nothing is lost".to_owned(),
+        true => format!("this is lost: {}", some(&done.losses)),
+        false => {
+            let bytes: u64 = done.lost.iter().map(|lost| lost.span).sum();
+            format!("{bytes} bytes are lost")
+        }
+    };
     let replayed = match done.replayed {
         0 => String::new(),
         count => format!(" {count} change(s) of the last commit were replayed,"),
     };
     format!(
-        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {} from parity,{replayed} {lost} bytes are lost, {} pack(s) are mended",
+        "{chunks} chunks read, {damages} damaged, {} came back from the cache, {} from parity,{replayed} {lost}, {} pack(s) are mended",
         done.refetched - done.from_parity,
         done.from_parity,
         done.footers

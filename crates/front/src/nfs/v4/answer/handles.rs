@@ -2,6 +2,7 @@
 
 use super::{Done, Spot, Work, directory, exports};
 use crate::nfs::handle::{self, Handle};
+use crate::nfs::replies::Failed;
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Read, Write};
@@ -11,6 +12,7 @@ use crate::nfs::xdr::{Args, Garbage};
 use crate::target::Target;
 use rekindle_base::Kind;
 use rekindle_file::ROOT;
+use rekindle_volume::Error;
 
 /// AUTH_SYS.
 const SYS: u32 = 1;
@@ -41,10 +43,17 @@ impl<E: Exports> Work<'_, E> {
         if Handle::decode(handle, &self.seal) == Some(exports()) {
             return self.put_root();
         }
+        let its = Handle::decode(handle, &self.seal);
+        if self.visited.is_some_and(|visited| its.is_some_and(|its| its.volume != visited.volume)) {
+            // Each volume has a line of its own.
+            return Err(Status::XDEV.into());
+        }
         let place = match self.server.place(handle).await {
             Ok(place) => place,
             Err(failed) => {
-                self.server.forget(handle);
+                if !matches!(failed, Failed::Elsewhere(_)) {
+                    self.server.forget(handle);
+                }
                 return Err(failed.into());
             }
         };
@@ -101,15 +110,22 @@ impl<E: Exports> Work<'_, E> {
     /// Brings an export into service.
     async fn export(&self, name: &[u8]) -> Result<Place<E::Files>, Fault> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NOENT)?;
-        let attached =
-            self.server.exports.attach(name).await.map_err(|error| match error.kind() {
+        if self.visited.is_some() {
+            return Err(Status::XDEV.into());
+        }
+        let attached = self.server.exports.attach(name).await.map_err(|error| {
+            if let Error::Elsewhere(name, _) = error {
+                return Fault::Elsewhere(name.into(), true);
+            }
+            Fault::Status(match error.kind() {
                 Kind::NotFound | Kind::Invalid | Kind::Unsupported => Status::NOENT,
                 Kind::Unavailable | Kind::Fenced | Kind::Conflict => Status::DELAY,
                 _ => {
                     tracing::warn!(volume = name, %error, "a volume cannot be mounted");
                     Status::IO
                 }
-            })?;
+            })
+        })?;
         Ok(self.server.keep(attached).at(ROOT, self.seal.clone()))
     }
 
@@ -139,7 +155,10 @@ impl<E: Exports> Work<'_, E> {
 
     pub(super) async fn security(&mut self, args: &mut Args<'_>, out: &mut Vec<u8>) -> Done {
         let name = name(args)?;
-        self.found(name).await?;
+        match self.found(name).await {
+            Ok(_) | Err(Fault::Elsewhere(_, true)) => {}
+            Err(fault) => return Err(fault),
+        }
         self.put_security(out);
         Ok(())
     }

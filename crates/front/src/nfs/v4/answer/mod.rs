@@ -19,6 +19,7 @@ use super::held::Holder;
 use super::ops::Op;
 use super::slots::Begun;
 use super::status::{Fault, Status};
+use crate::nfs::forward::{Lines, Part, Standing, Visited};
 use crate::nfs::handle::Handle;
 use crate::nfs::meters::Meters;
 use crate::nfs::permission::Credentials;
@@ -38,6 +39,12 @@ pub struct Asked<'a, E: Exports> {
     pub server: &'a Server<E>,
     pub caller: &'a Credentials,
     pub meters: &'a Meters,
+    /// The machine's lines to other hosts; `None`: the call has come from another one.
+    pub lines: Option<&'a Lines>,
+    /// The machine's address.
+    pub host: &'a str,
+    /// The volume of a call that has come from another host.
+    pub visited: Option<Visited>,
 }
 
 /// Where a COMPOUND is.
@@ -61,6 +68,7 @@ pub struct Work<'a, E: Exports> {
     server: &'a Server<E>,
     caller: &'a Credentials,
     meters: &'a Meters,
+    visited: Option<Visited>,
     seal: Seal,
     turn: Option<Turn>,
     /// The place of the operation in the COMPOUND.
@@ -81,6 +89,7 @@ impl<'a, E: Exports> Work<'a, E> {
             server: asked.server,
             caller: asked.caller,
             meters: asked.meters,
+            visited: asked.visited,
             seal,
             turn: None,
             at: 0,
@@ -166,6 +175,65 @@ impl<'a, E: Exports> Work<'a, E> {
         Ok(())
     }
 
+    /// Returns what another host needs to go on with the operations `ops`, of which the first is at
+    /// `at` of `count`. `None`: the COMPOUND is of no session.
+    pub fn part<'o>(
+        &self,
+        (at, count): (u32, u32),
+        is_at_root: bool,
+        ops: &'o [u8],
+    ) -> Option<Part<'o>> {
+        let turn = self.turn.as_ref()?;
+        let (session, slot, sequence) = turn.request();
+        let Holder { client, machine } = self.holder();
+        let handle = |spot: &Option<Spot<E::Files>>| match spot {
+            Some(Spot::At(place)) => Some(place.handle(place.ino).data.to_vec()),
+            Some(Spot::Exports) | None => None,
+        };
+        let standing = Standing {
+            spot: if is_at_root { Some(Vec::new()) } else { handle(&self.spot) },
+            saved: handle(&self.saved),
+            stateid: self.stateid.filter(|_| !is_at_root),
+            saved_stateid: self.saved_stateid,
+        };
+        let room = self.room as u32;
+        Some(Part { session, client, machine, slot, sequence, at, count, room, standing, ops })
+    }
+
+    /// Goes on with a part of a COMPOUND that another host has begun.
+    pub async fn go_on_for(&mut self, part: &Part<'_>, visited: Visited) -> Done {
+        let (ids, now) = ((part.session, part.client, part.machine), self.server.env.now());
+        let session = self.server.clients.lock().visit(ids, now)?;
+        self.turn = Some(Turn::of_visitor(session, part.slot, part.sequence));
+        let root = Handle { volume: visited.volume, ino: ROOT }.encode(&self.seal).data.to_vec();
+        for (handle, is_saved) in [(&part.standing.saved, true), (&part.standing.spot, false)] {
+            let Some(handle) = handle else { continue };
+            let handle = if handle.is_empty() { &root } else { handle };
+            // A place in another volume is none here.
+            let its = Handle::decode(handle, &self.seal).filter(|its| its.volume == visited.volume);
+            if its.is_none() {
+                continue;
+            }
+            let spot = Some(Spot::At(self.server.place(handle).await?));
+            match is_saved {
+                true => self.saved = spot,
+                false => self.spot = spot,
+            }
+        }
+        self.stateid = part.standing.stateid;
+        self.saved_stateid = part.standing.saved_stateid;
+        Ok(())
+    }
+
+    /// Notes that another host has changed something for the request.
+    pub fn note_change(&self) {
+        self.turn.iter().for_each(Turn::note_change);
+    }
+
+    pub fn has_changed(&self) -> bool {
+        self.turn.as_ref().is_some_and(Turn::has_changed)
+    }
+
     fn spot(&self) -> Result<&Spot<E::Files>, Fault> {
         self.spot.as_ref().ok_or(Status::NOFILEHANDLE.into())
     }
@@ -220,7 +288,7 @@ impl<'a, E: Exports> Work<'a, E> {
 
     /// Refuses changes of a volume that is read-only here.
     fn may_change(&self, place: &Place<E::Files>) -> Done {
-        match self.server.settings.is_read_only(&place.export.name) {
+        match self.server.is_read_only(self.visited.as_ref(), &place.export.name) {
             true => Err(Status::ROFS.into()),
             false => Ok(()),
         }

@@ -39,6 +39,21 @@ impl Turn {
         self.session.client
     }
 
+    /// Returns the turn of a request whose session another host keeps.
+    pub fn of_visitor(session: Arc<Session>, slot: u32, sequence: u32) -> Self {
+        let has_changed = AtomicBool::new(false);
+        Self { session, slot, sequence, wants_cached: false, has_changed, is_over: false }
+    }
+
+    /// Returns the session, the slot and the sequence.
+    pub fn request(&self) -> ([u8; 16], u32, u32) {
+        (self.session.id, self.slot, self.sequence)
+    }
+
+    pub fn has_changed(&self) -> bool {
+        self.has_changed.load(Ordering::Relaxed)
+    }
+
     /// Notes that the request has changed something.
     pub fn note_change(&self) {
         self.has_changed.store(true, Ordering::Relaxed);

@@ -146,6 +146,18 @@ fn a_lease_counts_from_the_last_word() {
 }
 
 #[test]
+fn a_client_that_only_another_host_has_heard_keeps_its_lease() {
+    let lease = limits::LEASE.as_secs();
+    let (holder, asks) = (Holder { client: 9, machine: 9 }, Holder { client: 1, machine: 1 });
+    let mut clients = Clients::new(at(1000));
+    clients.heard_elsewhere(9, 9, at(1050), at(1055));
+    assert!(!clients.has_gone(&holder, &asks, at(1000), at(1050 + lease)));
+    assert!(clients.has_gone(&holder, &asks, at(1000), at(1051 + lease)));
+    clients.heard_elsewhere(9, 0, at(1040), at(1060));
+    assert!(!clients.has_gone(&holder, &asks, at(1000), at(1050 + lease)), "an older word");
+}
+
+#[test]
 fn clients_and_what_they_hold_are_bounded() {
     let mut clients = Clients::new(at(0));
     let first = clients.known(b"first", 1, at(0));

@@ -284,3 +284,38 @@ fn damage_is_told_and_gives_no_lock() {
         caller.done(ops().root("one").make("b", RW, 0, "g")).await;
     });
 }
+
+#[test]
+fn a_client_goes_on_when_its_volume_goes_to_another_host_and_comes_back() {
+    served(async |site| {
+        let mut caller = Caller::new(site, "host").await;
+        let (file, open) = made(&mut caller).await;
+        caller.done(ops().at(&file).lock(&open, "p", 0, 10)).await;
+        let there = site.move_away(Settings::default());
+        site.server.forget(&file);
+        caller.done(ops().at(&file).write(&open, 0, b"forwarded")).await;
+        assert_eq!(caller.done(ops().at(&file).read(&open, 0, 9)).await.data().0, b"forwarded");
+        // What is held is known there, and a client that comes to the owner's host meets it.
+        let mut other = Caller::new(site, "other").await;
+        let opened = other.done(ops().root("one").open("b", RW, "f")).await;
+        let its = opened.stateid(Op::OPEN);
+        let told = other.ask(ops().at(&file).lock(&its, "q", 5, 10)).await;
+        assert_eq!(told.status, Status::DENIED);
+        other.done(ops().at(&file).lock(&its, "q", 10, 10)).await;
+        // A change that comes again, of another slot than the last one here.
+        let make = ops().root("one").make("a", RW, 1, "g").handle();
+        let first = caller.done(make.clone()).await;
+        assert_eq!(caller.again(&make).await, first);
+        assert_eq!(caller.status(ops().root("one").look_up("none")).await, Status::NOENT);
+        caller.done(ops().root("one").remove("g")).await;
+        // It comes back.
+        *there.other.lock() = Some(site.server.clone());
+        let volumes = std::mem::take(&mut *there.volumes.lock());
+        site.shelf.other.lock().as_ref().unwrap().forget(&file);
+        *site.shelf.volumes.lock() = volumes;
+        assert_eq!(caller.done(ops().at(&file).read(&open, 0, 9)).await.data().0, b"forwarded");
+        let told = other.ask(ops().at(&file).lock(&its, "q", 5, 3)).await;
+        assert_eq!(told.status, Status::DENIED);
+        caller.done(ops().at(&file).close(&open)).await;
+    });
+}

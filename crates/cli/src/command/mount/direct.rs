@@ -1,0 +1,93 @@
+//! Files that a program opens to write only: their bytes go past the kernel's pages, straight from
+//! the program. Nothing is lost by that, since such a program reads nothing back, and the kernel
+//! drops pages of a file whose time of modification has changed. A copy and the pages are saved,
+//! which is a quarter of the time of a large file.
+//!
+//! Kernels before Linux 6.6 do not take written ranges out of their pages then, so a program that
+//! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].
+
+use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OpenOut, opcode, open};
+use std::mem::{offset_of, size_of};
+
+/// Flag of INIT that says that a second word of flags follows the first.
+const INIT_EXT: u32 = 1 << 30;
+/// Flag of INIT, in the second word: the kernel keeps mapped pages and direct writes in step.
+const DIRECT_IO_ALLOW_MMAP: u32 = 1 << 4;
+/// Where an INIT has its words of flags.
+const FLAGS: [usize; 2] = [IN_HEADER_BYTES + 12, IN_HEADER_BYTES + 16];
+/// The bits of an open's flags that say whether it reads or writes.
+const ACCESS: u32 = 0o3;
+const WRITE_ONLY: u32 = 0o1;
+
+/// Whether the kernel whose INIT this is keeps its pages in step with direct writes.
+pub fn keeps_in_step(init: &[u8]) -> bool {
+    let [first, second] = FLAGS.map(|at| word(init, at));
+    first & INIT_EXT != 0 && second & DIRECT_IO_ALLOW_MMAP != 0
+}
+
+/// Whether a request opens a file to write only.
+pub fn is_write_only(opcode: u32, request: &[u8]) -> bool {
+    matches!(opcode, opcode::OPEN | opcode::CREATE)
+        && word(request, IN_HEADER_BYTES) & ACCESS == WRITE_ONLY
+}
+
+/// Has the kernel pass the bytes of a file on as they are. `reply`: to an OPEN or CREATE.
+pub fn set(reply: &mut [u8]) {
+    let Some(opened) = reply.len().checked_sub(size_of::<OpenOut>()) else { return };
+    let at = opened + offset_of!(OpenOut, flags);
+    let flags = word(reply, at) | open::DIRECT;
+    reply[at..at + 4].copy_from_slice(&flags.to_ne_bytes());
+}
+
+/// The word at a place; 0 where the bytes end before.
+fn word(bytes: &[u8], at: usize) -> u32 {
+    let word = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    word.map_or(0, |word| u32::from_ne_bytes(*word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rekindle_front::fuse::wire::{EntryOut, OUT_HEADER_BYTES};
+    use zerocopy::{FromBytes, IntoBytes};
+
+    fn request(words: &[u32]) -> Vec<u8> {
+        [&[0; IN_HEADER_BYTES][..], words.as_bytes()].concat()
+    }
+
+    #[test]
+    fn only_a_kernel_that_says_so_keeps_its_pages_in_step() {
+        assert!(keeps_in_step(&request(&[7, 45, 0, INIT_EXT, DIRECT_IO_ALLOW_MMAP])));
+        assert!(!keeps_in_step(&request(&[7, 38, 0, INIT_EXT, !DIRECT_IO_ALLOW_MMAP])));
+        assert!(!keeps_in_step(&request(&[7, 45, 0, !INIT_EXT, DIRECT_IO_ALLOW_MMAP])));
+        assert!(!keeps_in_step(&request(&[7, 12, 0, INIT_EXT])), "an old kernel's is shorter");
+        assert!(!keeps_in_step(&[]));
+    }
+
+    #[test]
+    fn a_file_that_is_read_too_keeps_its_pages() {
+        let (create, truncate) = (0o100, 0o1000);
+        for opcode in [opcode::OPEN, opcode::CREATE] {
+            assert!(is_write_only(opcode, &request(&[WRITE_ONLY | create | truncate, 0])));
+            assert!(!is_write_only(opcode, &request(&[0o2 | create, 0])), "O_RDWR");
+            assert!(!is_write_only(opcode, &request(&[0, 0])), "O_RDONLY");
+            assert!(!is_write_only(opcode, &[]));
+        }
+        assert!(!is_write_only(opcode::OPENDIR, &request(&[WRITE_ONLY, 0])));
+    }
+
+    #[test]
+    fn the_flag_is_set_where_the_reply_has_its_flags() {
+        let opened = OpenOut { fh: 1, flags: open::FILE, padding: 0 };
+        for entry in [&[][..], EntryOut::default().as_bytes()] {
+            let mut reply = [&[0; OUT_HEADER_BYTES][..], entry, opened.as_bytes()].concat();
+            let before = reply.clone();
+            set(&mut reply);
+            let now = OpenOut::read_from_suffix(&reply).expect("it ends with that").1;
+            assert_eq!(now, OpenOut { flags: open::FILE | open::DIRECT, ..opened });
+            let rest = reply.len() - size_of::<OpenOut>();
+            assert_eq!(reply[..rest], before[..rest]);
+        }
+        set(&mut []);
+    }
+}
