@@ -32,6 +32,21 @@ pub fn mixture(random: &mut Random, mebibytes: usize) -> Vec<u8> {
     mixture
 }
 
+/// Builds such a mixture, of which this share repeats earlier bytes of it, in runs of 1 MiB.
+pub fn repeated(random: &mut Random, mebibytes: usize, share: f64) -> Vec<u8> {
+    const RUN: usize = 1 << 20;
+    let fresh = mixture(random, ((mebibytes as f64 * (1.0 - share)).ceil() as usize).max(1));
+    let (mut repeated, mut used) = (Vec::with_capacity(mebibytes * RUN), 0);
+    for at in 0..mebibytes {
+        // The fresh runs are spread evenly among the others.
+        let due = (at + 1) * (fresh.len() / RUN) >= mebibytes * (used + 1);
+        let run = if due || used == 0 { used } else { random.index(used) };
+        used += usize::from(run == used);
+        repeated.extend_from_slice(&fresh[run * RUN..(run + 1) * RUN]);
+    }
+    repeated
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,5 +60,12 @@ mod tests {
         assert!((0.3..0.6).contains(&text), "{text}");
         assert!(ratio(&random.bytes(1 << 20)) > 0.99);
         assert_eq!(mixture(&mut random, 3).len(), 3 << 20);
+    }
+
+    #[test]
+    fn four_of_five_runs_are_there_before() {
+        let data = repeated(&mut Random::new(1), 20, 0.8);
+        let runs: std::collections::HashSet<_> = data.chunks(1 << 20).collect();
+        assert_eq!((data.len(), runs.len()), (20 << 20, 4));
     }
 }

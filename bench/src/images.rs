@@ -92,7 +92,7 @@ pub fn split(files: &[Original], share: f64) -> (&[Original], &[Original]) {
 
 /// A folder with copies of files, of which images are made.
 pub struct Tree {
-    folder: PathBuf,
+    pub folder: PathBuf,
     copies: Vec<Original>,
 }
 

@@ -15,6 +15,7 @@ mod http;
 mod images;
 mod live;
 mod machine;
+mod mounted;
 mod nbd;
 mod rivals;
 mod round_trip;

@@ -6,9 +6,13 @@ use crate::machine::{cpu_seconds_of_children, folder_bytes, pinned};
 use crate::rounds::Bench;
 use crate::servers::Rekindle;
 use anyhow::{Context, Result, ensure};
-use std::path::PathBuf;
+use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Instant;
+
+/// Size of a file system for a tree, bytes.
+const TREE_BYTES_MAX: u64 = 1 << 40;
 
 /// A kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,8 +86,21 @@ impl Store {
     pub fn put(&self, image: &Image, name: &str) -> Result<Effort> {
         match self {
             Store::Rekindle(server, cores) => put(server, cores, image, name),
-            Store::Rival(repository) => repository.put(image, name),
+            Store::Rival(repository) => repository.put(&image.path, name),
         }
+    }
+
+    /// Stores a folder under a name, until it is durable: a file system of ours.
+    pub fn put_tree(&self, binary: &Path, folder: &Path, name: &str) -> Result<Effort> {
+        let Store::Rekindle(server, cores) = self else {
+            let Store::Rival(repository) = self else { unreachable!("there are two kinds") };
+            return repository.put(folder, name);
+        };
+        let body = json!({"name": name, "kind": "file", "size": TREE_BYTES_MAX});
+        server.api("POST", "/api/v1/volumes", Some(&body))?;
+        let mut command = pinned(cores, binary);
+        command.args(["fs", "import"]).arg(folder).arg(name).arg("--dir").arg(server.dir());
+        finish(server, name, &mut command)
     }
 
     /// Returns the bytes that the store takes.
@@ -98,9 +115,14 @@ impl Store {
 /// Copies an image into a new volume, and drains that.
 fn put(server: &Rekindle, cores: &str, image: &Image, name: &str) -> Result<Effort> {
     server.create(name, image.size >> 20, "flash")?;
+    let mut command = pinned(cores, "nbdcopy");
+    finish(server, name, command.arg(&image.path).arg(server.uri(name)))
+}
+
+/// Runs a program that writes to a volume, and drains that.
+fn finish(server: &Rekindle, name: &str, command: &mut Command) -> Result<Effort> {
     let (begin, cpu) = (Instant::now(), server.cpu_seconds()?);
-    let output = pinned(cores, "nbdcopy").arg(&image.path).arg(server.uri(name)).output()?;
-    checked(output).context("nbdcopy")?;
+    checked(command.output()?).with_context(|| format!("{command:?}"))?;
     let acknowledged = begin.elapsed().as_secs_f64();
     server.drain(name)?;
     let seconds = begin.elapsed().as_secs_f64();
@@ -120,8 +142,8 @@ impl Repository {
         self.folder.join("data")
     }
 
-    fn put(&self, image: &Image, name: &str) -> Result<Effort> {
-        let path = image.path.to_str().context("a path that is text")?;
+    fn put(&self, path: &Path, name: &str) -> Result<Effort> {
+        let path = path.to_str().context("a path that is text")?;
         let (begin, cpu) = (Instant::now(), cpu_seconds_of_children()?);
         let archive = format!("::{name}");
         match self.rival {

@@ -13,9 +13,11 @@ use crate::servers::Rekindle;
 use crate::table::{Row, Wanted};
 use anyhow::{Result, ensure};
 use rekindle_base::random::Random;
-use rekindle_datastore::key;
 use rekindle_datastore::layer::fault;
+use rekindle_datastore::{Store, key};
+use rekindle_env::real::Runtime;
 use std::ops::Range;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,15 +43,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     server.create("v", size >> 20, "flash")?;
     Client::connect(&server.socket(), "v")?.fill(size, 1)?;
     server.drain("v")?;
-    let (env, runtime) = rekindle_env::real::env()?;
-    let url = format!("file://{}", server.store().display());
-    let inner = runtime.block_on(rekindle_datastore::open_known(&env, &url))?;
-    let listed = runtime.block_on(inner.list(key::PACKS_DATA, None))?;
-    let (store, _) = fault::wrap(&env, inner, FAULT.parse()?);
-    let bare = Bare {
-        read: &|key, range| Ok(runtime.block_on(store.get_range(key, range)).map(drop)?),
-        packs: listed.into_iter().map(|listed| (listed.key, listed.length)).collect(),
-    };
+    let bare = Bare::open(&server.store(), FAULT)?;
     let bench = &Bench { rounds: bench.rounds.min(ROUNDS_MAX), ..bench.clone() };
     let mut rows = Vec::new();
     for depth in DEPTHS {
@@ -80,7 +74,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
                 cold(&mut server)?;
                 copy(bench, &server, options, size)
             },
-            || bare.sequential(),
+            || bare.sequential(RANGES_AT_ONCE),
         )?;
         let what = format!(
             "store of 20 ms: {} MiB sequentially, cold, {what}; bare ranges of 4 MiB, {RANGES_AT_ONCE} at once",
@@ -121,14 +115,30 @@ fn copy(bench: &Bench, server: &Rekindle, options: &[&str], size: u64) -> Result
 }
 
 /// A store with its latency, and its packs of data.
-struct Bare<'a> {
-    /// Reads a range of an object, and waits for it.
-    read: &'a (dyn Fn(&str, Range<u64>) -> Result<()> + Sync),
+pub struct Bare {
+    runtime: Runtime,
+    store: Store,
     /// Keys and lengths.
     packs: Vec<(String, u64)>,
 }
 
-impl Bare<'_> {
+impl Bare {
+    /// Opens the store in a folder, with the faults that its daemon sees.
+    pub fn open(folder: &Path, faults: &str) -> Result<Self> {
+        let (env, runtime) = rekindle_env::real::env()?;
+        let url = format!("file://{}", folder.display());
+        let inner = runtime.block_on(rekindle_datastore::open_known(&env, &url))?;
+        let listed = runtime.block_on(inner.list(key::PACKS_DATA, None))?;
+        let (store, _) = fault::wrap(&env, inner, faults.parse()?);
+        let packs = listed.into_iter().map(|listed| (listed.key, listed.length)).collect();
+        Ok(Self { runtime, store, packs })
+    }
+
+    /// Reads a range of an object, and waits for it.
+    fn read(&self, key: &str, range: Range<u64>) -> Result<()> {
+        Ok(self.runtime.block_on(self.store.get_range(key, range)).map(drop)?)
+    }
+
     /// Reads blocks at random places, so many at once; returns reads a second.
     fn random(&self, depth: usize, time: Duration) -> Result<f64> {
         let begin = Instant::now();
@@ -138,7 +148,7 @@ impl Bare<'_> {
             while begin.elapsed() < time {
                 let (key, bytes) = &self.packs[random.index(self.packs.len())];
                 let from = random.below(bytes.saturating_sub(BLOCK).max(1));
-                (self.read)(key, from..(from + BLOCK).min(*bytes))?;
+                self.read(key, from..(from + BLOCK).min(*bytes))?;
                 reads += 1;
             }
             Ok(reads)
@@ -146,8 +156,8 @@ impl Bare<'_> {
         Ok(f64::from(reads.iter().sum::<u32>()) / begin.elapsed().as_secs_f64())
     }
 
-    /// Reads all packs from begin to end; returns MiB/s.
-    fn sequential(&self) -> Result<f64> {
+    /// Reads all packs from begin to end, so many ranges at once; returns MiB/s.
+    pub fn sequential(&self, at_once: usize) -> Result<f64> {
         let ranges: Vec<(&str, Range<u64>)> = (self.packs.iter())
             .flat_map(|(key, bytes)| {
                 let begins = (0..*bytes).step_by(RANGE as usize);
@@ -155,9 +165,9 @@ impl Bare<'_> {
             })
             .collect();
         let (begin, next) = (Instant::now(), AtomicUsize::new(0));
-        together(RANGES_AT_ONCE, |_| {
+        together(at_once, |_| {
             while let Some((key, range)) = ranges.get(next.fetch_add(1, Ordering::Relaxed)) {
-                (self.read)(key, range.clone())?;
+                self.read(key, range.clone())?;
             }
             Ok(())
         })?;

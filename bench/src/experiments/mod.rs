@@ -7,6 +7,7 @@ mod cold_attach;
 mod cold_read;
 mod copies;
 mod files;
+mod files_far;
 mod flash;
 mod flush;
 mod forwarded;
@@ -86,6 +87,21 @@ const FILES: &[Experiment] = &[
         name: "files-stream",
         question: "a large file into the store and out of it, against the content store alone",
         run: files::stream,
+    },
+    Experiment {
+        name: "files-far",
+        question: "a large file out of a store of 30 ms, against that store without files",
+        run: files_far::read_far,
+    },
+    Experiment {
+        name: "files-tree",
+        question: "a tree's files into a folder store, and again with 5 % changed: borg, restic",
+        run: tree::files,
+    },
+    Experiment {
+        name: "files-remove",
+        question: "a file of 100 GiB removed",
+        run: files_far::remove,
     },
 ];
 

@@ -1,10 +1,12 @@
 //! The lives of a file volume on one node: a client calls as a kernel would, and syncs at times. A
 //! sweep, drains, the collector and users go on beside it, the store fails, and the process dies or
 //! the power goes at any step. [`Known`] judges: a killed process keeps all that it has answered, a
-//! power cut all that was synced, and what a life shows is always a state that was.
+//! power cut all that was synced, and what a life shows is always a state that was. The client takes
+//! snapshots, and goes back to them: each shows what was there when it was taken ([`Frozen`]).
 
 use crate::boot::{How, Served, Setup, found_store, kind_of};
 use crate::end::{self, Begun, End};
+use crate::frozen::Frozen;
 use crate::heard;
 use crate::join::join;
 use crate::known::Known;
@@ -30,6 +32,8 @@ use rekindle_volume::collector::Settings;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+mod past;
 
 const NAME: &str = "fs";
 /// Calls of a life.
@@ -59,6 +63,7 @@ struct Run {
     setup: Setup,
     store: Store,
     known: Mutex<Known>,
+    frozen: Mutex<Frozen>,
     /// Whether the power was cut since a life has last looked at the volume: a life that ends
     /// before it has looked leaves the question to the next one.
     power_was_cut: AtomicBool,
@@ -70,6 +75,8 @@ struct Life {
     run: Arc<Run>,
     served: Served,
     begun: Begun,
+    /// Whether the store may carry a write out late, or once more.
+    repeats_writes: bool,
     /// Whether the client has more to do.
     is_busy: Arc<AtomicBool>,
 }
@@ -117,6 +124,7 @@ fn lives(seed: u64) -> Result<Outcome, String> {
         setup,
         store: remote::wrap(world.host("store").env(), Mem::store(), pace),
         known: Mutex::default(),
+        frozen: Mutex::default(),
         power_was_cut: AtomicBool::default(),
     });
     world.block_on(found_store(&world.env(), &run.store))?;
@@ -161,7 +169,9 @@ async fn live(
     let served = Served::start(&env, run.store.clone(), &run.setup, How::default()).await?;
     let made = served.create(NAME, &run.setup).await;
     made.map_err(|error| format!("the volume cannot be made: {error}"))?;
-    let life = Life { run, served, begun, is_busy: Arc::new(AtomicBool::new(true)) };
+    let (is_busy, repeats_writes) =
+        (Arc::new(AtomicBool::new(true)), faults.twice_percent + faults.late_percent > 0.0);
+    let life = Life { run, served, begun, repeats_writes, is_busy };
     let files = life.attach().await?;
     // What waits for the store is in the process's own memory.
     let may_be_lost =
@@ -171,6 +181,7 @@ async fn live(
         heard::note("files: what was not synced is lost");
     }
     life.run.power_was_cut.store(false, Ordering::Relaxed);
+    life.look_back(&files).await?;
     life.served.faults.set(faults);
     let actors: Vec<BoxFuture<'static, Result<(), String>>> = vec![
         Box::pin(life.clone().client(files, dice.fork())),
@@ -233,7 +244,12 @@ impl Life {
     async fn client(self, mut files: Files, mut dice: Random) -> Result<(), String> {
         for _ in 0..CALLS {
             self.begun.fetch_add(1, Ordering::Relaxed);
-            match dice.below(24) {
+            match dice.below(30) {
+                24 | 25 => files = self.take_snapshot(files).await?,
+                26 => self.look_back(&files).await?,
+                27 => self.remove_snapshot(&mut dice).await?,
+                28 => self.clone_snapshot(&mut dice).await?,
+                29 => files = self.go_back(files, &mut dice).await?,
                 0 => self.compare(&files).await?,
                 1 => {
                     drop(files);
@@ -329,6 +345,7 @@ impl Life {
             self.pause().await;
         }
         self.compare(&files).await?;
+        self.look_back(&files).await?;
         heard::note("files: drained");
         let job = self.served.service.start_verify(StartVerify::default()).await;
         let job = job.map_err(|error| format!("verify: {error}"))?;

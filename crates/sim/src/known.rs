@@ -13,12 +13,19 @@ pub struct Known {
     /// The states since the last sync, by number; the first one is durable, and the last one is
     /// what the volume shows.
     states: Vec<(u64, Model)>,
-    /// A call whose answer was lost, or has not come yet.
-    open: Option<Op>,
+    /// A request whose answer was lost, or has not come yet.
+    open: Option<Open>,
     /// The numbers of states that were lost.
     lost: Vec<RangeInclusive<u64>>,
     /// Calls that were answered.
     pub answered: u64,
+}
+
+/// A request without an answer.
+enum Open {
+    Call(Op),
+    /// To go back to this content.
+    Rollback(Model),
 }
 
 impl Default for Known {
@@ -55,12 +62,24 @@ impl Known {
     /// Notes that a call begins.
     pub fn begin(&mut self, op: Op) {
         assert!(self.open.is_none(), "a client has one call at a time");
-        self.open = Some(op);
+        self.open = Some(Open::Call(op));
+    }
+
+    /// Notes that the volume is asked to go back to the content of a snapshot.
+    pub fn begin_rollback(&mut self, to: Model) {
+        assert!(self.open.is_none(), "a client has one request at a time");
+        self.open = Some(Open::Rollback(to));
+    }
+
+    /// Notes that the volume has gone back, for good.
+    pub fn rolled_back(&mut self) {
+        let Some(Open::Rollback(to)) = self.open.take() else { panic!("it was asked to") };
+        self.states = vec![(self.number() + 1, to)];
     }
 
     /// Notes the answer to the call: the inode that it made, or an error.
     pub fn end(&mut self, outcome: Result<Option<Ino>, Errno>) -> Result<(), String> {
-        let op = self.open.take().expect("a call has begun");
+        let Some(Open::Call(op)) = self.open.take() else { panic!("a call has begun") };
         let mut model = self.model().clone();
         let expected = model.apply(&op, outcome.ok().flatten());
         if outcome.err() != expected.err() {
@@ -99,7 +118,15 @@ impl Known {
         (may_be_lost, is_durable): (bool, bool),
     ) -> Result<bool, String> {
         let last = self.states.len() - 1;
-        if let Some(op) = self.open.take() {
+        let open = self.open.take();
+        if let Some(Open::Rollback(to)) = &open {
+            heard::note("files: a rollback without an answer");
+            if *to == found {
+                self.states = vec![(self.number() + 1, found)];
+                return Ok(false);
+            }
+        }
+        if let Some(Open::Call(op)) = open {
             heard::note("files: a call without an answer");
             let mut after = self.model().clone();
             if after.apply(&op, made(&op, self.model(), &found)).is_ok() && after == found {
@@ -211,6 +238,20 @@ mod tests {
             assert_eq!(open.judge(found.model().clone(), (false, false)), Ok(false));
             assert_eq!((open.is_open(), open.model() == after.model()), (false, is_there));
         }
+    }
+
+    #[test]
+    fn a_rollback_without_an_answer_may_have_been_carried_out() {
+        let (before, after) = (known(&["a", "b"]), known(&["c"]));
+        for found in [&before, &after] {
+            let mut open = known(&["a", "b"]);
+            open.begin_rollback(after.model().clone());
+            assert_eq!(open.judge(found.model().clone(), (false, false)), Ok(false));
+            assert!(!open.is_open() && open.model() == found.model());
+        }
+        let mut open = known(&["a", "b"]);
+        open.begin_rollback(after.model().clone());
+        assert!(open.judge(known(&["a"]).model().clone(), (false, false)).is_err());
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod clients;
 pub mod cluster;
 mod end;
 pub mod files;
+mod frozen;
 mod harm;
 mod heard;
 mod join;

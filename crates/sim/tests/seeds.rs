@@ -267,7 +267,12 @@ const FILES_SHARE: u64 = 40;
 const FILES_WANTED: &[&str] = &[
     "deleted",
     "files: a call without an answer",
+    "files: a rollback without an answer",
+    "files: clones compared",
     "files: drained",
+    "files: rolled back",
+    "files: snapshots compared",
+    "files: snapshots taken",
     "files: what was not synced is lost",
 ];
 

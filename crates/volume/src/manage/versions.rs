@@ -108,7 +108,8 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
     let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
     // The commits of the settling must thin out neither the wanted version nor the others on the
     // user's list.
-    let vault = newest(claimed).await?;
+    // The store may have a commit of which the volume in service has not heard yet.
+    let vault = records::find(&inner.writer, name).await?.value;
     let target = pick(inner, &vault, to)?;
     let _hold = inner.staging.hold_versions(&vault, &target);
     let spared = Spared::of(&vault, &target);
@@ -152,17 +153,6 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
     inner.staging.leave_behind(id, written.value.checkpoint);
     tracing::info!(volume = name, version = to, "went back to an earlier version");
     Ok(())
-}
-
-/// Returns the newest vault of a claimed volume: that of the volume in service, if it is in
-/// service.
-async fn newest(claimed: &Claim) -> Result<Vault, Error> {
-    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
-    let live = claimed.entry.inside.lock().live.clone();
-    match live {
-        Some(live) => Ok(live.staged.vault()),
-        None => Ok(records::find(&inner.writer, name).await?.value),
-    }
 }
 
 /// Drops the older half of a volume's earlier contents, so that they do not keep a store full.

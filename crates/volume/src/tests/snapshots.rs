@@ -1,10 +1,11 @@
 //! Tests of snapshots and clones.
 
 use super::bed::{Bed, SIZE, kind, read, spec, write};
-use crate::Handle;
-use rekindle_base::Kind;
+use crate::{Handle, records};
+use rekindle_base::{Kind, NodeId};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
+use rekindle_datastore::record::Writer;
 use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Policy, Vault};
 use std::time::Duration;
@@ -51,6 +52,40 @@ fn a_snapshot_has_what_was_acknowledged_before_and_nothing_of_later() {
         bed.volumes.rollback("vm1", "monday", false).await.unwrap();
         assert_eq!(content(&bed, "vm1").await, b"A");
         assert_eq!(bed.volumes.snapshots("vm1").await.unwrap().len(), 1, "it is kept");
+    });
+}
+
+#[test]
+fn a_volume_goes_back_also_when_it_has_not_heard_yet_of_the_commit_with_the_snapshot() {
+    let (world, store) = (World::new(8, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let handle = made(&bed).await;
+        let onlooker = Writer::new(bed.env.clone(), store.clone(), NodeId([9; 16]));
+        let is_stored = |vault: &Vault| vault.snapshots.iter().all(|one| one.content.is_some());
+        for number in 0.. {
+            assert!(number < 50, "no commit whose answer did not come");
+            let name = format!("s{number}");
+            write(&handle, 0, name.as_bytes()).await.unwrap();
+            bed.volumes.take_snapshot("vm1", &name).await.unwrap();
+            bed.faults.set("latency=5ms,silent=30%".parse().unwrap());
+            let staged = handle.staged().clone();
+            let drained = staged.clone();
+            bed.env.spawn("drain", async move { drop(drained.drain().await) });
+            while !is_stored(&records::find(&onlooker, "vm1").await.unwrap().value) {
+                bed.env.sleep(Duration::from_millis(1)).await;
+            }
+            bed.faults.set(Plan::default());
+            if is_stored(&staged.vault()) {
+                continue;
+            }
+            // The store has carried the commit out, and its answer has not come.
+            drop((staged, handle));
+            bed.volumes.rollback("vm1", &name, false).await.unwrap();
+            let handle = bed.volumes.attach("vm1").await.unwrap();
+            assert_eq!(read(&handle, 0, name.len()).await, name.as_bytes());
+            break;
+        }
     });
 }
 

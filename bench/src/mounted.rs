@@ -1,0 +1,85 @@
+//! A daemon whose file volume is mounted.
+
+use crate::machine::pinned;
+use crate::rounds::Bench;
+use crate::servers::{Process, Rekindle};
+use anyhow::{Result, ensure};
+use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub const VOLUME: &str = "files";
+/// Longest wait for a mount.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon with a file volume that is mounted.
+pub struct Mounted {
+    pub folder: PathBuf,
+    mount: Option<Process>,
+    pub server: Rekindle,
+    binary: PathBuf,
+}
+
+impl Mounted {
+    /// Starts a daemon in a fresh folder, makes the volume and mounts it.
+    pub fn start(bench: &Bench, name: &str, arguments: &[&str]) -> Result<Self> {
+        let server = Rekindle::start(bench, name, arguments)?;
+        let body = json!({"name": VOLUME, "kind": "file", "size": 1_u64 << 40});
+        server.api("POST", "/api/v1/volumes", Some(&body))?;
+        let folder = bench.scratch.join(format!("{name}-mnt"));
+        let mut mounted = Self { folder, mount: None, server, binary: bench.binary.clone() };
+        mounted.mount(bench)?;
+        Ok(mounted)
+    }
+
+    fn mount(&mut self, bench: &Bench) -> Result<()> {
+        std::fs::create_dir_all(&self.folder)?;
+        let mut command = pinned(&bench.layout.server, &self.binary);
+        command.args(["mount", VOLUME]).arg(&self.folder).arg("--dir").arg(self.server.dir());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.mount = Some(Process::start(&mut command)?);
+        let begin = Instant::now();
+        while !is_mounted(&self.folder)? {
+            ensure!(begin.elapsed() < PATIENCE, "the volume is not mounted: this needs root");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn unmount(&mut self) -> Result<()> {
+        let status = Command::new("umount").arg(&self.folder).status()?;
+        ensure!(status.success(), "umount {}", self.folder.display());
+        self.mount = None;
+        Ok(())
+    }
+
+    /// Begins anew without anything in memory.
+    pub fn forget(&mut self, bench: &Bench) -> Result<()> {
+        self.unmount()?;
+        self.server.stop()?;
+        self.server.forget_warm_memory()?;
+        forget_page_cache();
+        self.server.up()?;
+        self.server.wait_until_it_serves()?;
+        self.mount(bench)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.folder).status();
+    }
+}
+
+fn is_mounted(folder: &Path) -> Result<bool> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let folder = folder.display().to_string();
+    Ok(table.lines().any(|line| line.split(' ').nth(4) == Some(&folder)))
+}
+
+pub fn forget_page_cache() {
+    rustix::fs::sync();
+    // Only root may; both sides keep it otherwise.
+    let _ = std::fs::write("/proc/sys/vm/drop_caches", "3");
+}
