@@ -91,6 +91,7 @@ fn locks_exclude_other_owners() {
     assert_eq!(held.locks.len(), 1, "an owner that got no lock leaves nothing");
     assert_eq!(held.test(2, b"p", &span(0, 1, false), &here), Err(conflict));
     assert_eq!(held.test(1, b"p", &span(0, 1, false), &here), Ok(()), "its own");
+    held.test(1, b"q", &span(0, 1, false), &here).unwrap_err();
     held.lock_first(2, other, b"p", span(10, 12, true), 21, &here).unwrap();
     // Another owner of the same client is another owner.
     held.lock_first(1, open, b"q", span(11, 12, false), 22, &here).unwrap_err();
