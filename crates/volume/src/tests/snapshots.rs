@@ -73,7 +73,7 @@ fn a_volume_goes_back_also_when_it_has_not_heard_yet_of_the_commit_with_the_snap
             let drained = staged.clone();
             bed.env.spawn("drain", async move { drop(drained.drain().await) });
             while !is_stored(&records::find(&onlooker, "vm1").await.unwrap().value) {
-                bed.env.sleep(Duration::from_millis(1)).await;
+                bed.env.sleep(Duration::from_millis(100)).await;
             }
             bed.faults.set(Plan::default());
             if is_stored(&staged.vault()) {
