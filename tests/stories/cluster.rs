@@ -27,6 +27,8 @@ pub struct Hosts {
     shared: Shared,
     /// The network between them; `None`: loopback addresses of this machine.
     pub network: Option<Network>,
+    /// Words in front of each host's binary, where there is no network.
+    prefix: Vec<String>,
     pub hosts: Vec<Daemon>,
     token: String,
     name: String,
@@ -47,32 +49,42 @@ impl Hosts {
         count: usize,
         network: Option<Network>,
     ) -> Result<Self> {
-        let options = Self::options((&shared, network.as_ref()), 0, &[], None);
-        let first = Daemon::start_with(&format!("{name}-one"), options)?;
-        let made = first.cli(&["cluster", "init"])?;
-        ensure!(made["member"] == true && made["name"] == "one", "{made}");
-        let token =
-            first.cli(&["cluster", "token"])?["token"].as_str().context("a token")?.to_owned();
-        let mut hosts = Self { shared, network, hosts: vec![first], token, name: name.to_owned() };
-        for _ in 1..count {
-            hosts.join(&[])?;
-        }
-        for host in (0..count).filter(|_| count > 1) {
-            hosts.wait_for_holder(host)?;
-        }
-        Ok(hosts)
+        Self { network, ..Self::none(shared, name) }.begin(count)
     }
 
-    fn options(
-        (shared, network): (&Shared, Option<&Network>),
-        number: usize,
-        more: &[&str],
-        dir: Option<&Path>,
-    ) -> Options {
+    /// The first one, over this store, which runs behind these words as all that join it do.
+    pub fn inside(shared: Shared, name: &str, prefix: Vec<String>) -> Result<Self> {
+        Self { prefix, ..Self::none(shared, name) }.begin(1)
+    }
+
+    fn none(shared: Shared, name: &str) -> Self {
+        let (hosts, token, name) = (Vec::new(), String::new(), name.to_owned());
+        Self { shared, network: None, prefix: Vec::new(), hosts, token, name }
+    }
+
+    fn begin(mut self, count: usize) -> Result<Self> {
+        let options = self.options(0, &[], None);
+        let first = Daemon::start_with(&format!("{}-one", self.name), options)?;
+        let made = first.cli(&["cluster", "init"])?;
+        ensure!(made["member"] == true && made["name"] == "one", "{made}");
+        self.token =
+            first.cli(&["cluster", "token"])?["token"].as_str().context("a token")?.to_owned();
+        self.hosts.push(first);
+        for _ in 1..count {
+            self.join(&[])?;
+        }
+        for host in (0..count).filter(|_| count > 1) {
+            self.wait_for_holder(host)?;
+        }
+        Ok(self)
+    }
+
+    fn options(&self, number: usize, more: &[&str], dir: Option<&Path>) -> Options {
+        let network = self.network.as_ref();
         let place = network.map_or_else(address, |net| format!("{}:7733", net.address(number)));
-        let prefix = network.map(|network| network.prefix(number)).unwrap_or_default();
+        let prefix = network.map_or_else(|| self.prefix.clone(), |network| network.prefix(number));
         let own = ["--advertise", &place, "--node-name", NAMES[number]];
-        Options { prefix, ..shared.options(dir, &[&own[..], more].concat()) }
+        Options { prefix, ..self.shared.options(dir, &[&own[..], more].concat()) }
     }
 
     /// Has another host join.
@@ -84,7 +96,7 @@ impl Hosts {
     pub fn join_in(&mut self, dir: Option<&Path>, more: &[&str]) -> Result<()> {
         let number = self.hosts.len();
         let more = [&["--join", &self.token], more].concat();
-        let options = Self::options((&self.shared, self.network.as_ref()), number, &more, dir);
+        let options = self.options(number, &more, dir);
         self.hosts.push(Daemon::start_with(&format!("{}-{}", self.name, NAMES[number]), options)?);
         Ok(())
     }
@@ -188,7 +200,7 @@ fn hosts_join_by_a_token_and_a_wrong_one_is_refused_by_name() -> Result<()> {
         ensure!(found["holders"].as_array().is_some_and(|all| all.len() == 1), "{cluster}");
     }
     let start = |name: &str, more: &[&str]| {
-        let options = Hosts::options((&hosts.shared, hosts.network.as_ref()), 2, more, None);
+        let options = hosts.options(2, more, None);
         Daemon::start_with(&format!("cl-join-{name}"), options)
     };
     let mistyped = hosts.token.replace("rekindle1-", "rekindle1-0");

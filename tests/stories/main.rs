@@ -28,6 +28,8 @@ mod nemesis;
 mod nfs;
 mod nfs4;
 mod nfs_cluster;
+mod nfs_kernel;
+mod nfs_suites;
 mod parity;
 mod partitions;
 mod power_loss;

@@ -32,7 +32,7 @@ const LINKS: &str = "the suite asks for LINK_MAX, which is not told";
 const REMOUNT: &str = "the suite remounts by `mount -o remount`, which no mount of FUSE takes";
 
 /// Settings of pjdfstest: what Linux has. The second user and group are Debian's.
-const SETTINGS: &str = r#"
+pub const SETTINGS: &str = r#"
 [features]
 posix_fallocate = {}
 rename_ctime = {}
@@ -47,20 +47,25 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
+/// Settings of fsx: operations, and how often each comes.
+pub const FSX_SETTINGS: &str = "flen = 1048576\n[weights]\nclose_open = 1\nread = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\ninvalidate = 1\n\
+     truncate = 3\nfsync = 1\nfdatasync = 1\npunch_hole = 3\nposix_fallocate = 1\nsendfile = 3\nposix_fadvise = 1\n\
+     copy_file_range = 3\n";
+
 /// Whether a suite of `cargo x tools` is missing.
-fn lacks(suite: &str) -> bool {
+pub fn lacks(suite: &str) -> bool {
     let fetched = e2e::shell::tools().join("bin").join(suite).is_file();
     skip(&if fetched || find(suite).is_some() { vec![] } else { vec![suite.to_owned()] })
 }
 
-fn program(suite: &str) -> PathBuf {
+pub fn program(suite: &str) -> PathBuf {
     let fetched = e2e::shell::tools().join("bin").join(suite);
     if fetched.is_file() { fetched } else { PathBuf::from(suite) }
 }
 
 /// A folder in which pjdfstest does not panic by itself: it makes the longest path of pieces of 127
 /// bytes, and fails where no byte is left for the last one.
-fn suitable(root: &Path) -> PathBuf {
+pub fn suitable(root: &Path) -> PathBuf {
     const LONGEST: usize = 4095;
     /// What the suite adds: two temporary folders.
     const ADDED: usize = 2 * "/.tmpXXXXXX".len();
@@ -89,7 +94,14 @@ fn pjdfstest_passes_on_a_mount_but_for_a_list_with_reasons() -> Result<()> {
     let suite = Shell::new(program("pjdfstest")).arg("--configuration-file").arg(&settings);
     // Another file system, for what cannot be done across two.
     let output = suite.arg("--path").arg(&folder).args(["--secondary-fs", "/dev/shm"]).output()?;
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    judge(&String::from_utf8_lossy(&output.stdout), EXCEPTIONS)?;
+    ensure!(std::fs::read_dir(&folder)?.count() == 0, "the suite has left something");
+    mounted.unmount()?;
+    Ok(std::fs::remove_dir(short)?)
+}
+
+/// Judges what pjdfstest has told: all that does not pass is listed, and nothing else.
+pub fn judge(told: &str, exceptions: &[(&str, &str)]) -> Result<()> {
     let mut verdicts = BTreeMap::new();
     for line in told.lines().filter(|line| line.starts_with(|first: char| first.is_alphabetic())) {
         if let Some((name, verdict)) = line.split_once(' ') {
@@ -103,15 +115,13 @@ fn pjdfstest_passes_on_a_mount_but_for_a_list_with_reasons() -> Result<()> {
         .filter(|(_, verdict)| ["FAILED", "skipped"].contains(verdict))
         .map(|(name, _)| *name)
         .collect();
-    let listed: Vec<_> = EXCEPTIONS.iter().map(|(name, _)| *name).collect();
+    let listed: Vec<_> = exceptions.iter().map(|(name, _)| *name).collect();
     let new: Vec<_> = bad.iter().filter(|name| !listed.contains(name)).collect();
     ensure!(new.is_empty(), "not in the list of exceptions: {new:?}\n{told}");
     let fine: Vec<_> = listed.iter().filter(|name| !bad.contains(name)).collect();
     ensure!(fine.is_empty(), "take these off the list of exceptions: {fine:?}");
     ensure!(passed + bad.len() >= 398, "{passed} pass: is it another version?\n{told}");
-    ensure!(std::fs::read_dir(&folder)?.count() == 0, "the suite has left something");
-    mounted.unmount()?;
-    Ok(std::fs::remove_dir(short)?)
+    Ok(())
 }
 
 #[test]
@@ -123,12 +133,7 @@ fn fsx_finds_every_byte_on_a_mount_also_under_kill_9_of_the_daemon() -> Result<(
     daemon.cli(&["fs", "create", "home"])?;
     let mounted = Mounted::new(&daemon, "home")?;
     let settings = daemon.scratch().join("fsx.toml");
-    std::fs::write(
-        &settings,
-        "flen = 1048576\n[weights]\nclose_open = 1\nread = 10\nwrite = 10\nmapread = 10\nmapwrite = 10\ninvalidate = 1\n\
-         truncate = 3\nfsync = 1\nfdatasync = 1\npunch_hole = 3\nposix_fallocate = 1\nsendfile = 3\nposix_fadvise = 1\n\
-         copy_file_range = 3\n",
-    )?;
+    std::fs::write(&settings, FSX_SETTINGS)?;
     let run = |seed: u32, operations: u32| -> Result<()> {
         let suite =
             Shell::new(program("fsx")).arg("-f").arg(&settings).arg("-P").arg(daemon.scratch());

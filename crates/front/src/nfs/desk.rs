@@ -1,13 +1,14 @@
 //! The desk where the calls of one client are answered: which program, by whom, and as whom.
 
 use super::answer::Question;
-use super::forward::{Ask, Lines, Patience, Reply, Visited, Who};
+use super::forward::{Ask, Away, Lines, Next, Patience, Reply, Visited, Who};
 use super::limits;
 use super::meters::Meters;
 use super::permission::Credentials;
 use super::replies::Failed;
 use super::rpc::{self, Outcome, Unheard};
 use super::server::Server;
+use super::session::reply_bytes;
 use super::settings::Peer;
 use super::target::Exports;
 use super::v4::{self, answer::Asked};
@@ -41,70 +42,89 @@ impl<E: Exports> Desk<E> {
         &self.server.env
     }
 
-    /// Answers a call. A record that is none has an empty answer, or a refusal.
-    pub async fn answer(&self, record: &[u8]) -> Vec<u8> {
+    /// Answers a call. `None`: it has no reply. Its client sends it again over its next connection,
+    /// and it is known again then.
+    pub async fn answer(&self, record: &[u8]) -> Option<Vec<u8>> {
         self.meters.called();
-        let call = match rpc::call(record) {
-            Ok(call) => call,
-            Err(Unheard::Garbage) => return Vec::new(),
-            Err(Unheard::Refused(reply)) => return reply,
-        };
+        match rpc::call(record) {
+            Ok(call) => self.answer_call(call, record).await,
+            Err(Unheard::Garbage) => None,
+            Err(Unheard::Refused(reply)) => Some(reply),
+        }
+    }
+
+    async fn answer_call(&self, call: rpc::Call<'_>, record: &[u8]) -> Option<Vec<u8>> {
         let (first, last) = match call.program {
             nfs3::PROGRAM => (nfs3::VERSION, v4::VERSION),
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
-            _ => return rpc::head(call.xid, Outcome::NoProgram),
+            _ => return Some(rpc::head(call.xid, Outcome::NoProgram)),
         };
         if !(first..=last).contains(&call.version) {
-            return rpc::head(call.xid, Outcome::NoVersion(first, last));
+            return Some(rpc::head(call.xid, Outcome::NoVersion(first, last)));
         }
         // Procedure 0 does nothing, and asks for nothing.
         if call.procedure != 0
             && let Err(reason) = self.server.settings.lets_in(&self.peer)
         {
             tracing::warn!(peer = ?self.peer, reason, "an NFS client was not let in");
-            return rpc::denied(call.xid, auth_stat::AUTH_TOOWEAK);
+            return Some(rpc::denied(call.xid, auth_stat::AUTH_TOOWEAK));
         }
         let caller = self.server.settings.squashed(&self.peer, call.credentials.clone());
         let host = self.peer.host();
         if call.program == nfs3::PROGRAM && call.version == v4::VERSION {
             return match call.procedure {
-                0 => replied(call.xid, Ok(Vec::new())),
+                0 => Some(replied(call.xid, Ok(Vec::new()))),
                 v4::COMPOUND => {
                     let (server, meters, lines) = (&*self.server, &self.meters, Some(&*self.lines));
                     let (caller, host) = (&caller, &*host);
                     let asked = Asked { server, caller, meters, lines, host, visited: None };
-                    replied(call.xid, v4::compound::answer(&asked, Args(call.args)).await)
+                    match v4::compound::answer(&asked, Args(call.args)).await {
+                        Ok(None) => None,
+                        Ok(Some(reply)) => Some(replied(call.xid, Ok(reply))),
+                        Err(failed) => Some(replied(call.xid, Err(failed))),
+                    }
                 }
-                _ => rpc::head(call.xid, Outcome::NoProcedure),
+                _ => Some(rpc::head(call.xid, Outcome::NoProcedure)),
             };
         }
-        let asked = Version3 {
-            server: &self.server,
-            meters: &self.meters,
-            caller: &caller,
-            host: &host,
-            visited: None,
-        };
-        let (mut patience, mut is_last_try) = (Patience::default(), false);
+        self.answer_version_3((&call, record), &caller, &host).await
+    }
+
+    /// Answers a call of version 3 or of MOUNT, here or where its volume is served.
+    async fn answer_version_3(
+        &self,
+        (call, record): (&rpc::Call<'_>, &[u8]),
+        caller: &Credentials,
+        host: &str,
+    ) -> Option<Vec<u8>> {
+        let asked =
+            Version3 { server: &self.server, meters: &self.meters, caller, host, visited: None };
+        let (mut patience, mut is_last_try) = (Patience::new(changes(call)), false);
         loop {
-            let volume = match asked.answer(&call, record, is_last_try).await {
-                Err(Failed::Elsewhere(volume)) if !is_last_try => volume,
+            let volume = match asked.answer(call, record, is_last_try, &mut patience).await {
+                Err(Failed::Elsewhere(volume)) if !is_last_try => Some(volume),
                 // It is on its way to another owner, or comes back into service.
-                Err(Failed::Gone) if !is_last_try => {
-                    is_last_try = !patience.lasts(&self.server).await;
-                    continue;
-                }
-                answered => return replied(call.xid, answered),
+                Err(Failed::Gone) if !is_last_try => None,
+                Err(Failed::Broken) if patience.goes_on_broken(is_last_try) => None,
+                answered => return Some(replied(call.xid, answered)),
             };
-            let is_read_only = self.server.settings.is_read_only(&volume);
-            let who = Who { host: host.clone(), caller: caller.clone(), is_read_only };
-            let line = self.server.line(&self.lines, &host, &volume);
-            let room = limits::DATA_BYTES_MAX as usize;
-            if let Ok(Reply::Record(reply)) = line.ask(&who, Ask::Record(record), room).await {
-                return reply;
+            if let Some(volume) = volume {
+                let is_read_only = self.server.settings.is_read_only(&volume);
+                let (host, caller) = (host.to_owned(), caller.clone());
+                let who = Who { host, caller, is_read_only };
+                let line = self.server.line(&self.lines, &who.host, &volume);
+                match line.ask(&who, Ask::Record(record), reply_bytes(call)).await {
+                    Ok(Reply::Record(reply)) => return Some(reply),
+                    Err(Away { may_be_done: true }) => patience.may_be_done(),
+                    Ok(Reply::Part(_) | Reply::Away) | Err(_) => {}
+                }
+                self.server.forget_elsewhere(&volume);
             }
-            self.server.forget_elsewhere(&volume);
-            is_last_try = !patience.lasts(&self.server).await;
+            is_last_try = match patience.next(&self.server).await {
+                Next::Again => false,
+                Next::Later => true,
+                Next::Silence => return None,
+            };
         }
     }
 }
@@ -120,8 +140,8 @@ pub async fn answer_visitor<E: Exports>(
     let Ok(call) = rpc::call(record) else { return Reply::Away };
     let (caller, host, visited) = (&who.caller, &*who.host, Some(visited));
     let asked = Version3 { server, meters, caller, host, visited };
-    match asked.answer(&call, record, false).await {
-        Err(Failed::Gone | Failed::Elsewhere(_)) => Reply::Away,
+    match asked.answer(&call, record, false, &mut Patience::new(false)).await {
+        Err(Failed::Gone | Failed::Broken | Failed::Elsewhere(_)) => Reply::Away,
         answered => Reply::Record(replied(call.xid, answered)),
     }
 }
@@ -135,10 +155,30 @@ fn replied(xid: u32, answered: Result<Vec<u8>, Failed>) -> Vec<u8> {
         }
         Err(Failed::Garbage) => rpc::head(xid, Outcome::GarbageArgs),
         Err(Failed::NoProcedure) => rpc::head(xid, Outcome::NoProcedure),
-        Err(Failed::Gone | Failed::Elsewhere(_) | Failed::Status(_)) => {
+        Err(Failed::Gone | Failed::Broken | Failed::Elsewhere(_) | Failed::Status(_)) => {
             rpc::head(xid, Outcome::SystemError)
         }
     }
+}
+
+/// Whether a call must not be carried out twice: neither a look nor a WRITE is another one the
+/// second time.
+fn changes(call: &rpc::Call<'_>) -> bool {
+    use NFS_PROGRAM::*;
+    let procedure = NFS_PROGRAM::try_from(call.procedure);
+    call.program == nfs3::PROGRAM
+        && matches!(
+            procedure,
+            Ok(NFSPROC3_SETATTR
+                | NFSPROC3_CREATE
+                | NFSPROC3_MKDIR
+                | NFSPROC3_SYMLINK
+                | NFSPROC3_MKNOD
+                | NFSPROC3_REMOVE
+                | NFSPROC3_RMDIR
+                | NFSPROC3_RENAME
+                | NFSPROC3_LINK)
+        )
 }
 
 /// Calls of version 3 and of MOUNT, and whose they are.
@@ -157,6 +197,7 @@ impl<E: Exports> Version3<'_, E> {
         call: &rpc::Call<'_>,
         record: &[u8],
         is_last_try: bool,
+        patience: &mut Patience,
     ) -> Result<Vec<u8>, Failed> {
         if call.program == mount3::PROGRAM {
             let procedure = MOUNT_PROGRAM::try_from(call.procedure);
@@ -167,12 +208,17 @@ impl<E: Exports> Version3<'_, E> {
         let known = self.known_as(call, record).await?;
         let ask = async |is_last_try| {
             let Self { server, meters, caller, visited, .. } = *self;
-            let question = Question { server, caller, call: known, meters, visited, is_last_try };
+            let changes = changes(call);
+            let question =
+                Question { server, caller, call: known, changes, meters, visited, is_last_try };
             question.answer(procedure, Args(call.args)).await
         };
         match ask(is_last_try).await {
             // It may have come back into service, or have moved.
-            Err(Failed::Gone) => {
+            Err(failed @ (Failed::Gone | Failed::Broken)) => {
+                if failed == Failed::Broken {
+                    patience.may_be_done();
+                }
                 if let Ok(handle) = handle::read(&mut Args(call.args)) {
                     self.server.forget(handle);
                 }

@@ -54,6 +54,8 @@ pub const FORWARD_PAUSE: Duration = Duration::from_millis(50);
 /// the next look.
 pub const FORWARD_LOOK: Duration = Duration::from_secs(1);
 pub const FORWARD_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// Time for a look at where a volume is whose owner hears of its clients.
+pub const TELL_TIME_MAX: Duration = Duration::from_secs(5);
 /// Time after which the lines of a machine without sessions are let go of.
 pub const LINES_IDLE: Duration = Duration::from_secs(120);
 

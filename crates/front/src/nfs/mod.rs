@@ -33,7 +33,7 @@ mod witness;
 pub mod xdr;
 
 pub use desk::Desk;
-pub use serve::{begin, serve};
+pub use serve::serve;
 pub use server::Server;
 pub use settings::{Network, Peer, Settings, Squash};
 pub use target::{Export, Exports};

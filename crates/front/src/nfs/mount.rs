@@ -19,7 +19,6 @@ use nfs3_types::xdr_codec::{List, Opaque};
 use rekindle_base::Kind;
 use rekindle_file::{Errno, FileType, ROOT};
 use rekindle_volume::Error;
-use std::sync::Arc;
 
 /// Answers a call of MOUNT.
 pub async fn answer<E: Exports>(
@@ -42,7 +41,7 @@ pub async fn answer<E: Exports>(
                     let auth_flavors = vec![auth_flavor::AUTH_UNIX as u32];
                     mountres3::Ok(mountres3_ok { fhandle, auth_flavors })
                 }
-                Err(Refused::Elsewhere(volume)) => return Err(Failed::Elsewhere(volume)),
+                Err(Refused::Failed(failed)) => return Err(failed),
                 Err(Refused::Status(status)) => mountres3::Err(status),
             })
         }
@@ -64,7 +63,8 @@ async fn list<E: Exports>(server: &Server<E>) -> Result<exports<'static, 'static
 /// Why there is no handle.
 enum Refused {
     Status(mountstat3),
-    Elsewhere(Arc<str>),
+    /// MOUNT has no word for it: the volume is elsewhere, or on its way.
+    Failed(Failed),
 }
 
 impl From<mountstat3> for Refused {
@@ -84,8 +84,8 @@ async fn mount<E: Exports>(
     let volume = std::str::from_utf8(volume).map_err(|_| mountstat3::MNT3ERR_NOENT)?;
     let seal = server.seal().await.map_err(|_| mountstat3::MNT3ERR_SERVERFAULT)?;
     let attached = server.exports.attach(volume).await.map_err(|error| match error {
-        Error::Elsewhere(name, _) => Refused::Elsewhere(name.into()),
-        error => refused(volume, &error).into(),
+        Error::Elsewhere(name, _) => Refused::Failed(Failed::Elsewhere(name.into())),
+        error => refused(volume, &error),
     })?;
     let used = server.keep(attached);
     let (files, mut ino) = (&used.export.files, ROOT);
@@ -101,21 +101,25 @@ async fn mount<E: Exports>(
     Ok(used.at(ino, seal))
 }
 
-fn refused(volume: &str, error: &Error) -> mountstat3 {
+fn refused(volume: &str, error: &Error) -> Refused {
     match error.kind() {
-        Kind::NotFound | Kind::Invalid | Kind::Unsupported => mountstat3::MNT3ERR_NOENT,
+        Kind::NotFound | Kind::Invalid | Kind::Unsupported => mountstat3::MNT3ERR_NOENT.into(),
+        Kind::Unavailable | Kind::Fenced | Kind::Conflict => Refused::Failed(Failed::Gone),
         _ => {
             tracing::warn!(volume, %error, "a volume cannot be mounted");
-            mountstat3::MNT3ERR_SERVERFAULT
+            mountstat3::MNT3ERR_SERVERFAULT.into()
         }
     }
 }
 
-fn status(error: rekindle_file::Error) -> mountstat3 {
+fn status(error: rekindle_file::Error) -> Refused {
     use rekindle_file::Error;
     match error {
-        Error::Posix(Errno::NOENT | Errno::INVAL) => mountstat3::MNT3ERR_NOENT,
-        Error::Posix(Errno::NAMETOOLONG) => mountstat3::MNT3ERR_NAMETOOLONG,
-        _ => mountstat3::MNT3ERR_IO,
+        Error::Posix(Errno::NOENT | Errno::INVAL) => mountstat3::MNT3ERR_NOENT.into(),
+        Error::Posix(Errno::NAMETOOLONG) => mountstat3::MNT3ERR_NAMETOOLONG.into(),
+        error => match error.into() {
+            failed @ (Failed::Gone | Failed::Broken) => Refused::Failed(failed),
+            _ => mountstat3::MNT3ERR_IO.into(),
+        },
     }
 }

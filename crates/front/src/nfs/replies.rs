@@ -14,6 +14,8 @@ pub enum Failed {
     Status(nfsstat3),
     /// The volume is not served here any more.
     Gone,
+    /// The same, found out amid the call: it may have been carried out.
+    Broken,
     /// The host at which the owner of this volume runs serves it.
     Elsewhere(Arc<str>),
     /// The arguments make no sense.
@@ -44,7 +46,7 @@ impl From<rekindle_file::Error> for Failed {
     fn from(error: rekindle_file::Error) -> Self {
         match crate::target::Failed::from(error) {
             crate::target::Failed::Errno(errno) => errno.into(),
-            crate::target::Failed::HangUp => Self::Gone,
+            crate::target::Failed::HangUp => Self::Broken,
         }
     }
 }

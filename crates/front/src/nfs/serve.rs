@@ -1,9 +1,10 @@
 //! The service of an NFS listener: a session for every connection.
 
+use super::limits;
 use super::meters::Counted;
 use super::server::Server;
 use super::session::{self, End, Line};
-use super::settings::{Peer, Settings};
+use super::settings::Peer;
 use super::target::Exports;
 use super::v4;
 use crate::conn::{Connections, SessionThread, Stop};
@@ -18,29 +19,43 @@ pub fn serve<E: Exports>(
     server: &Arc<Server<E>>,
     connections: &Connections,
 ) {
+    if !acceptors.is_empty() {
+        tend(server);
+    }
     for acceptor in acceptors {
         env.spawn("nfs-accept", accept(env.clone(), acceptor, server.clone(), connections.clone()));
     }
 }
 
-/// Begins the server of a node, for its own listeners and for clients of other hosts.
-pub fn begin<E: Exports>(env: &Env, exports: Arc<E>, settings: Settings) -> Arc<Server<E>> {
-    let server = Arc::new(Server::new(env.clone(), exports, settings));
-    let (tended, weak) = (env.clone(), Arc::downgrade(&server));
-    tended.spawn("nfs-idle", async move {
-        if let Some(server) = weak.upgrade() {
-            server.tend().await;
+/// Begins to tend a server, with its first listener or its first client of another host: a node
+/// without either has no task for it.
+pub fn tend<E: Exports>(server: &Arc<Server<E>>) {
+    if !server.is_first_to_tend() {
+        return;
+    }
+    let (env, weak) = (server.env.clone(), Arc::downgrade(server));
+    let noted = server.haunts_noted.clone();
+    env.clone().spawn("nfs-idle", async move {
+        loop {
+            let is_noted = tokio::select! {
+                () = env.sleep(limits::IDLE_LOOK) => false,
+                () = noted.notified() => true,
+            };
+            let Some(server) = weak.upgrade() else { return };
+            match is_noted {
+                true => server.keep_haunts().await,
+                false => server.tend().await,
+            }
         }
     });
-    let (tended, weak) = (env.clone(), Arc::downgrade(&server));
-    tended.clone().spawn("nfs-forsaken", async move {
+    let (env, weak) = (server.env.clone(), Arc::downgrade(server));
+    env.clone().spawn("nfs-forsaken", async move {
         loop {
-            tended.sleep(v4::limits::TEND_INTERVAL).await;
+            env.sleep(v4::limits::TEND_INTERVAL).await;
             let Some(server) = weak.upgrade() else { return };
             v4::tend::drop_forsaken(&server).await;
         }
     });
-    server
 }
 
 async fn accept<E: Exports>(

@@ -1,21 +1,24 @@
 //! What the sessions of a node share: the volumes that are in use, and who may use them.
 
-use super::forward::{Heard, Line, Lines, Visited};
+use super::forward::{Line, Lines, Visited};
 use super::handle::Handle;
 use super::limits;
 use super::replies::{Failed, volume_number};
 use super::settings::Settings;
 use super::target::{Export, Exports};
 use super::v4::clients::Clients;
+use super::v4::haunts::Haunts;
+use crate::target::Target;
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use parking_lot::Mutex;
 use rekindle_base::{Kind, VolumeId};
 use rekindle_env::{Env, Moment};
-use rekindle_file::{Ino, Seal};
+use rekindle_file::{Ino, ROOT, Seal};
 use rekindle_volume::Error;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::OnceCell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::{Notify, OnceCell};
 
 pub struct Server<E: Exports> {
     pub env: Env,
@@ -30,6 +33,13 @@ pub struct Server<E: Exports> {
     elsewhere: Mutex<HashMap<VolumeId, Arc<str>>>,
     /// The lines of each machine to other hosts.
     lines: Mutex<HashMap<String, Arc<Lines>>>,
+    is_tended: AtomicBool,
+    /// The volumes that clients of version 4 are in.
+    pub haunts: Mutex<Haunts>,
+    /// Rung when a client is in a volume that it was not in before.
+    pub haunts_noted: Arc<Notify>,
+    /// What an earlier process has kept of these, once it was read.
+    pub recalled: OnceCell<()>,
 }
 
 struct InUse<T> {
@@ -85,10 +95,21 @@ impl<T> Place<T> {
 
 impl<E: Exports> Server<E> {
     pub fn new(env: Env, exports: Arc<E>, settings: Settings) -> Self {
-        let clients = Mutex::new(Clients::new(env.now()));
-        let (seal, host, in_use) = (OnceCell::new(), OnceCell::new(), Mutex::default());
-        let (elsewhere, lines) = (Mutex::default(), Mutex::default());
-        Self { env, exports, settings, clients, seal, host, in_use, elsewhere, lines }
+        Self {
+            clients: Mutex::new(Clients::new(env.now())),
+            env,
+            exports,
+            settings,
+            seal: OnceCell::new(),
+            host: OnceCell::new(),
+            in_use: Mutex::default(),
+            elsewhere: Mutex::default(),
+            lines: Mutex::default(),
+            is_tended: AtomicBool::new(false),
+            haunts: Mutex::default(),
+            haunts_noted: Arc::default(),
+            recalled: OnceCell::new(),
+        }
     }
 
     pub async fn seal(&self) -> Result<Seal, Failed> {
@@ -146,20 +167,35 @@ impl<E: Exports> Server<E> {
         self.elsewhere.lock().remove(&volume);
     }
 
-    /// Tells other hosts of the clients that were heard here, and lets go of lines without
-    /// sessions.
-    fn tend_lines(&self) {
+    /// Lets go of lines without sessions.
+    fn drop_idle_lines(&self) {
         let now = self.env.now();
         let used = |_: &String, lines: &mut Arc<Lines>| {
             Arc::strong_count(lines) > 1 || !lines.is_idle(now)
         };
         let mut all = self.lines.lock();
         let idle: Vec<_> = all.extract_if(|key, lines| !used(key, lines)).collect();
-        let kept: Vec<_> = all.values().cloned().collect();
         drop(all);
         drop(idle);
-        let heard = |client| -> Option<Heard> { self.clients.lock().heard(client, now) };
-        kept.iter().for_each(|lines| lines.tell_heard(&heard));
+    }
+
+    /// Returns a volume by its name, which comes into service.
+    pub async fn named(&self, name: &str) -> Result<Used<E::Files>, Failed> {
+        let (all, now) = (&self.in_use, self.env.now());
+        let there =
+            all.lock().values_mut().find(|there| there.used.export.name == name).map(|it| {
+                it.last = now;
+                it.used.clone()
+            });
+        if let Some(used) = there {
+            // It may have moved, or have been let go of.
+            if used.export.files.attr(ROOT).await.is_ok() {
+                return Ok(used);
+            }
+            self.in_use.lock().remove(&used.export.id);
+        }
+        let attached = self.exports.attach(name).await.map_err(|error| unserved(&error))?;
+        Ok(self.keep(attached))
     }
 
     fn used(&self, volume: VolumeId) -> Option<Used<E::Files>> {
@@ -197,22 +233,21 @@ impl<E: Exports> Server<E> {
         }
     }
 
-    /// Lets go of volumes that have had no call for a while, for as long as the server lives.
+    /// Whether this is the first one who asks: the server is tended once.
+    pub fn is_first_to_tend(&self) -> bool {
+        !self.is_tended.swap(true, Ordering::Relaxed)
+    }
+
+    /// Lets go of volumes that have had no call for a while, and tends the lines.
     pub async fn tend(&self) {
-        loop {
-            self.env.sleep(limits::IDLE_LOOK).await;
-            let now = self.env.now();
-            let is_idle = |used: &InUse<E::Files>| now - used.last >= limits::IDLE;
-            let idle: Vec<_> = self
-                .in_use
-                .lock()
-                .extract_if(|_, used| is_idle(used))
-                .map(|(_, used)| used)
-                .collect();
-            // Not under the lock: a volume ends with its last user.
-            drop(idle);
-            self.tend_lines();
-        }
+        let now = self.env.now();
+        let is_idle = |used: &InUse<E::Files>| now - used.last >= limits::IDLE;
+        let idle: Vec<_> =
+            self.in_use.lock().extract_if(|_, used| is_idle(used)).map(|(_, used)| used).collect();
+        // Not under the lock: a volume ends with its last user.
+        drop(idle);
+        self.tell_owners().await;
+        self.drop_idle_lines();
     }
 
     #[cfg(test)]

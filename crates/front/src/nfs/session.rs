@@ -13,7 +13,7 @@ use super::server::Server;
 use super::settings::Peer;
 use super::target::Exports;
 use super::v4;
-use super::xdr::Args;
+use super::xdr::{Args, Garbage};
 use crate::conn::{Budget, Lease, Pipe, Stop};
 use nfs3_types::nfs3::{self, NFS_PROGRAM};
 use std::io;
@@ -183,13 +183,15 @@ impl<E: Exports> Session<E> {
                 reply = desk.answer(&record) => reply,
             };
             // The session has ended, otherwise.
-            let _ = replies.send(Unsent { reply, _held: held });
+            if let Some(reply) = reply {
+                let _ = replies.send(Unsent { reply, _held: held });
+            }
         });
     }
 }
 
 /// Returns the bytes of data that the reply to a call may have.
-fn reply_bytes(call: &rpc::Call<'_>) -> usize {
+pub fn reply_bytes(call: &rpc::Call<'_>) -> usize {
     if call.program != nfs3::PROGRAM {
         return 0;
     }
@@ -202,8 +204,17 @@ fn reply_bytes(call: &rpc::Call<'_>) -> usize {
             let count = handle::read(&mut args).and_then(|_| Ok((args.u64()?, args.u32()?)));
             count.map_or(0, |(_, count)| count.min(limits::DATA_BYTES_MAX))
         }
-        Ok(NFS_PROGRAM::NFSPROC3_READDIR | NFS_PROGRAM::NFSPROC3_READDIRPLUS) => {
-            limits::LIST_BYTES_MAX
+        Ok(procedure @ (NFS_PROGRAM::NFSPROC3_READDIR | NFS_PROGRAM::NFSPROC3_READDIRPLUS)) => {
+            let is_plus = procedure == NFS_PROGRAM::NFSPROC3_READDIRPLUS;
+            let mut most = || {
+                handle::read(&mut args)?;
+                args.u64()?;
+                args.eight()?;
+                // The bytes of names are bounded apart from those of all.
+                let words = (args.u32()?, if is_plus { args.u32()? } else { 0 });
+                Ok::<_, Garbage>(if is_plus { words.1 } else { words.0 })
+            };
+            most().map_or(0, |most| most.min(limits::LIST_BYTES_MAX))
         }
         _ => 0,
     };

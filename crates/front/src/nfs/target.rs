@@ -36,6 +36,11 @@ pub trait Exports: Send + Sync + 'static {
     /// Returns the way of a machine's calls to the host that serves a volume, after
     /// [`Error::Elsewhere`].
     fn way(&self, machine: &str, volume: &str) -> Arc<dyn Way>;
+    /// Keeps which clients are in which volumes, in place of what was kept before.
+    fn remember(&self, bytes: Vec<u8>) -> BoxFuture<'_, ()>;
+    /// Returns what was kept last, also by an earlier process. The error says why it is not known
+    /// yet.
+    fn remembered(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>>;
     /// Whether the node stops: then no call waits for an owner.
     fn is_stopping(&self) -> bool;
 }

@@ -1,6 +1,7 @@
 //! Exports in memory, and a client that speaks with the codec of `nfs3_types`.
 
-use super::forward::{self, Way};
+use super::forward::Way;
+use super::forward::testing::{Aside, Cable};
 use super::permission::Credentials;
 use super::rpc::LAST_FRAGMENT;
 use super::server::Server;
@@ -20,18 +21,18 @@ use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use parking_lot::Mutex;
 use rekindle_base::{NodeId, VolumeId};
 use rekindle_env::sim::{Faults, World};
-use rekindle_env::{BoxFuture, Env, Stream};
+use rekindle_env::{BoxFuture, Env};
 use rekindle_file::{ROOT, Seal};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 
 /// Volumes in memory.
+#[derive(Default)]
 pub(super) struct Shelf {
     pub(super) volumes: Mutex<BTreeMap<String, (VolumeId, Memory)>>,
     /// The life that serves them.
@@ -39,9 +40,12 @@ pub(super) struct Shelf {
     /// How often volumes came into service.
     pub(super) attached: AtomicU64,
     pub(super) is_stopping: AtomicBool,
-    /// The server of the other host, which owns the rest; and how often lines were opened.
+    pub(super) is_on_its_way: AtomicBool,
+    /// The server of the other host, which owns the rest; and the lines to it.
     pub(super) other: Mutex<Option<Arc<Server<Shelf>>>>,
-    pub(super) opened: Arc<AtomicU64>,
+    pub(super) lines: Arc<Cable>,
+    /// What was kept of the clients' whereabouts.
+    pub(super) remembered: Mutex<Option<Vec<u8>>>,
 }
 
 pub(super) fn id(name: &str) -> VolumeId {
@@ -52,6 +56,9 @@ pub(super) fn id(name: &str) -> VolumeId {
 
 impl Shelf {
     fn export(&self, found: Option<(String, VolumeId, Memory)>) -> Result<Export<Memory>, Error> {
+        if self.is_on_its_way.load(Ordering::Relaxed) {
+            return Err(Error::Stopping);
+        }
         let (name, id, files) = found.ok_or_else(|| match &*self.other.lock() {
             Some(_) => Error::Elsewhere("one".to_owned(), NodeId([2; 16])),
             None => Error::NotFound("it".to_owned()),
@@ -89,90 +96,22 @@ impl Exports for Shelf {
         Box::pin(async move { self.export(found) })
     }
 
+    fn remember(&self, bytes: Vec<u8>) -> BoxFuture<'_, ()> {
+        *self.remembered.lock() = Some(bytes);
+        Box::pin(async {})
+    }
+
+    fn remembered(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>> {
+        Box::pin(async { Ok(self.remembered.lock().clone()) })
+    }
+
     fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Relaxed)
     }
 
     fn way(&self, _: &str, volume: &str) -> Arc<dyn Way> {
-        Arc::new(Aside {
-            volume: id(volume),
-            other: self.other.lock().clone(),
-            opened: self.opened.clone(),
-        })
-    }
-}
-
-/// A way to the other host.
-struct Aside {
-    volume: VolumeId,
-    other: Option<Arc<Server<Shelf>>>,
-    opened: Arc<AtomicU64>,
-}
-
-impl Way for Aside {
-    fn open(&self) -> BoxFuture<'_, Result<Box<dyn Stream>, String>> {
-        Box::pin(async {
-            let server = self.other.clone().ok_or("it is here")?;
-            self.opened.fetch_add(1, Ordering::Relaxed);
-            let (ours, theirs) = tokio::io::duplex(1 << 20);
-            let (budget, env) = (Connections::new("nfs", 4).budget().clone(), server.env.clone());
-            let volume = self.volume;
-            env.spawn("visit", async move {
-                let (_stop, stopped) = Stop::pair();
-                forward::serve(server, volume, budget, theirs, stopped).await;
-            });
-            Ok(Box::new(Piped(ours)) as Box<dyn Stream>)
-        })
-    }
-
-    fn has_moved(&self) -> BoxFuture<'_, bool> {
-        Box::pin(async { false })
-    }
-}
-
-struct Piped(DuplexStream);
-
-impl Stream for Piped {
-    fn peer(&self) -> String {
-        "the other host".to_owned()
-    }
-
-    fn is_closed(&self) -> bool {
-        false
-    }
-}
-
-impl AsyncRead for Piped {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Piped {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        data: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, data)
-    }
-
-    fn poll_flush(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
-    }
-
-    fn poll_shutdown(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        let (other, cable) = (self.other.lock().clone(), self.lines.clone());
+        Arc::new(Aside { volume: id(volume), other, cable })
     }
 }
 
@@ -188,14 +127,8 @@ pub(super) fn with_site(settings: Settings, story: impl AsyncFnOnce(&mut Site)) 
     let world = World::new(5, Faults::none());
     let env = world.env();
     let volumes = ["one", "two"].map(|name| (name.to_owned(), (id(name), Memory::new())));
-    let shelf = Arc::new(Shelf {
-        volumes: Mutex::new(volumes.into()),
-        life: AtomicU64::new(1),
-        attached: AtomicU64::new(0),
-        is_stopping: AtomicBool::default(),
-        other: Mutex::default(),
-        opened: Arc::default(),
-    });
+    let (volumes, life) = (Mutex::new(volumes.into()), AtomicU64::new(1));
+    let shelf = Arc::new(Shelf { volumes, life, ..Shelf::default() });
     let server = Arc::new(Server::new(env.clone(), shelf.clone(), settings));
     let connections = Connections::new("nfs", 4);
     let mut site = Site { env, shelf, server, connections };
@@ -216,14 +149,29 @@ impl Site {
     /// Its volumes go to another host, with a server of its own: this one forwards. Returns what
     /// is at the other one.
     pub(super) fn move_away(&mut self, settings: Settings) -> Arc<Shelf> {
-        let volumes = Mutex::new(std::mem::take(&mut *self.shelf.volumes.lock()));
-        let life = AtomicU64::new(self.shelf.life.load(Ordering::Relaxed) + 1);
-        let (attached, is_stopping) = (AtomicU64::new(0), AtomicBool::default());
-        let (other, opened) = (Mutex::default(), Arc::default());
-        let shelf = Arc::new(Shelf { volumes, life, attached, is_stopping, other, opened });
+        let shelf = Arc::new(Shelf {
+            volumes: Mutex::new(std::mem::take(&mut *self.shelf.volumes.lock())),
+            life: AtomicU64::new(self.shelf.life.load(Ordering::Relaxed) + 1),
+            ..Shelf::default()
+        });
         let server = Server::new(self.env.clone(), shelf.clone(), settings);
         *self.shelf.other.lock() = Some(Arc::new(server));
         shelf
+    }
+
+    /// The other host's server begins anew.
+    pub(super) fn new_server_there(&self) -> Arc<Server<Shelf>> {
+        let mut other = self.shelf.other.lock();
+        let exports = other.as_ref().expect("it is there").exports.clone();
+        let new = Arc::new(Server::new(self.env.clone(), exports, Settings::default()));
+        *other = Some(new.clone());
+        new
+    }
+
+    /// Ends all lines. New ones are opened for the calls that follow.
+    pub(super) async fn break_lines(&self) {
+        self.shelf.lines.breaks.notify_waiters();
+        self.env.sleep(Duration::from_millis(10)).await;
     }
 
     /// Connects root of this machine.

@@ -206,7 +206,7 @@ fn a_handle_is_good_where_it_was_given_as_long_as_its_file_exists() {
 fn a_volume_without_calls_is_let_go_of() {
     served(async |site| {
         let server = site.server.clone();
-        site.env.spawn("idle", async move { server.tend().await });
+        crate::nfs::serve::tend(&server);
         let mut client = site.connect();
         client.attributes(&root_of("one")).await.unwrap();
         site.env.sleep(limits::IDLE / 2).await;

@@ -14,6 +14,11 @@ use rekindle_volume::Error;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
 
+/// The file in the node's folder that says which clients are in which volumes, and its longest
+/// accepted length in bytes. Page: docs/format/nfs.md.
+const CLIENTS: &str = "nfs-clients.json";
+const CLIENTS_BYTES_MAX: u64 = 4 << 20;
+
 impl Service {
     /// Accepts NFS clients.
     pub(crate) fn start_nfs(&self, acceptors: Vec<Box<dyn Acceptor>>, settings: Settings) {
@@ -21,7 +26,7 @@ impl Service {
         // A service is started once.
         let _ = self.inner.nfs_places.set(places);
         let exports = Arc::new(self.clone());
-        let begin = || nfs::begin(&self.inner.env, exports, settings);
+        let begin = || Arc::new(nfs::Server::new(self.inner.env.clone(), exports, settings));
         let server = self.inner.nfs_server.get_or_init(begin);
         nfs::serve(&self.inner.env, acceptors, server, self.nfs_sessions());
     }
@@ -85,6 +90,30 @@ impl Exports for Service {
 
     fn is_stopping(&self) -> bool {
         self.inner.shutdown.borrow().is_some()
+    }
+
+    fn remember(&self, bytes: Vec<u8>) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let Ok(node) = self.node().await else { return };
+            let written = node.env.replace_file(&node.config.dir, CLIENTS, &bytes).await;
+            if let Err(error) = written {
+                tracing::warn!(%error, "which NFS clients are where is in memory only: {CLIENTS}");
+            }
+        })
+    }
+
+    fn remembered(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>> {
+        Box::pin(async {
+            let node = self.node().await.map_err(|error| error.message)?;
+            match node.env.read_file(&node.config.dir.join(CLIENTS), CLIENTS_BYTES_MAX).await {
+                Ok(bytes) => Ok(Some(bytes)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(error) => {
+                    tracing::warn!(%error, "where NFS clients were is not known: {CLIENTS}");
+                    Ok(None)
+                }
+            }
+        })
     }
 
     fn way(&self, machine: &str, volume: &str) -> Arc<dyn Way> {

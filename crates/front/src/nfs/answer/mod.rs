@@ -37,6 +37,8 @@ pub struct Question<'a, E: Exports> {
     /// Whether a volume that is not served here any more was looked for once more: the client is
     /// told to wait.
     pub is_last_try: bool,
+    /// Whether the call must not be carried out twice.
+    pub changes: bool,
 }
 
 type Answered = Result<Vec<u8>, Failed>;
@@ -75,7 +77,7 @@ impl<E: Exports> Question<'_, E> {
     fn reply<T: Pack, F: Pack>(&self, done: Result<T, Failed>, failure: F) -> Answered {
         match done {
             Ok(results) => Ok(rpc::pack(&Nfs3Result::<T, F>::Ok(results))),
-            Err(Failed::Gone | Failed::Elsewhere(_)) if self.is_last_try => {
+            Err(failed) if self.is_last_try && self.may_come_later(&failed) => {
                 self.reply::<T, F>(Err(nfsstat3::NFS3ERR_JUKEBOX.into()), failure)
             }
             Err(Failed::Status(status)) => {
@@ -83,6 +85,15 @@ impl<E: Exports> Question<'_, E> {
                 Ok(rpc::pack(&Nfs3Result::<T, F>::Err((status, failure))))
             }
             Err(failed) => Err(failed),
+        }
+    }
+
+    /// Whether a client may be told to come later: never of a change that may have been carried out.
+    fn may_come_later(&self, failed: &Failed) -> bool {
+        match failed {
+            Failed::Gone | Failed::Elsewhere(_) => true,
+            Failed::Broken => !self.changes,
+            _ => false,
         }
     }
 

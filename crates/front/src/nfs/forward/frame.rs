@@ -36,6 +36,15 @@ pub enum Ask<'a> {
     Part(Part<'a>),
 }
 
+impl Ask<'_> {
+    /// The bytes of the call beyond those that each call counts for.
+    #[must_use]
+    pub fn long_bytes(&self) -> usize {
+        let (Ask::Record(bytes) | Ask::Part(Part { ops: bytes, .. })) = self;
+        if bytes.len() > limits::SHORT_CALL_BYTES { bytes.len() } else { 0 }
+    }
+}
+
 /// Operations of a COMPOUND from one on, and the request of the session that they are of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part<'a> {

@@ -4,36 +4,20 @@ use super::Way;
 use super::frame::{Ask, Frame, GREETING, Reply, Who};
 use crate::conn::Pipe;
 use crate::nfs::limits;
-use crate::nfs::server::Server;
-use crate::nfs::target::Exports;
 use parking_lot::Mutex;
 use rekindle_env::{Env, Moment};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 
 /// The volume is not served where the call went: the owner is to be looked for anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Away;
-
-/// How long a call waits for an owner: until then, from its first wait on.
-#[derive(Default)]
-pub struct Patience(Option<Moment>);
-
-impl Patience {
-    /// Waits before the next try. `false`: there have been enough, or the node stops.
-    pub async fn lasts<E: Exports>(&mut self, server: &Server<E>) -> bool {
-        let now = server.env.now();
-        let end = *self.0.get_or_insert(now + limits::FORWARD_WAIT_MAX);
-        if now >= end || server.exports.is_stopping() {
-            return false;
-        }
-        server.env.sleep(limits::FORWARD_PAUSE).await;
-        true
-    }
+pub struct Away {
+    /// The call may have got there, and may have been carried out.
+    pub may_be_done: bool,
 }
 
 /// The lines of one machine, by the names of their volumes.
@@ -56,12 +40,6 @@ impl Lines {
     pub fn is_idle(&self, now: Moment) -> bool {
         self.used.lock().is_none_or(|used| now - used >= limits::LINES_IDLE)
     }
-
-    /// Tells the owners of volumes of which clients were heard here: their leases go on there.
-    pub fn tell_heard(&self, heard: &dyn Fn(u64) -> Option<Heard>) {
-        let all: Vec<_> = self.all.lock().values().cloned().collect();
-        all.iter().for_each(|line| line.tell_heard(heard));
-    }
 }
 
 /// A client that was heard.
@@ -79,8 +57,6 @@ pub struct Line {
     wire: Mutex<Option<Arc<Wire>>>,
     /// Bytes under way, so that the other end need not stop reading.
     room: Semaphore,
-    /// Clients of version 4 that have called.
-    clients: Mutex<Vec<u64>>,
 }
 
 /// A connection to the owner's host.
@@ -93,6 +69,8 @@ struct Wire {
 /// Calls without a reply.
 #[derive(Default)]
 struct Waits {
+    /// The connection was there, so calls may have got through.
+    was_open: AtomicBool,
     /// `None`: the connection is over.
     state: Mutex<Option<Waiting>>,
     /// Rung when there is one again.
@@ -133,7 +111,6 @@ impl Line {
             way,
             wire: Mutex::default(),
             room: Semaphore::new(limits::UNDER_WAY_BYTES_MAX),
-            clients: Mutex::default(),
         })
     }
 
@@ -151,7 +128,10 @@ impl Line {
         let (env, way, carried) = (self.env.clone(), self.way.clone(), waits.clone());
         self.env.spawn("nfs-forwarded", async move {
             let end = match way.open().await {
-                Ok(stream) => carry(&env, stream, to_send, &carried, &*way).await,
+                Ok(stream) => {
+                    carried.was_open.store(true, Ordering::Relaxed);
+                    carry(&env, stream, to_send, &carried, &*way).await
+                }
                 Err(why) => why,
             };
             tracing::debug!(end, "a line of NFS calls to another host is over");
@@ -163,23 +143,19 @@ impl Line {
         new
     }
 
-    /// Asks, and waits for the reply. `room` is the bytes of data that this may have.
+    /// Asks, and waits for the reply. `room` is the bytes of data that this may have: a line is for
+    /// all calls of its machine, so each counts what it may really take.
     pub async fn ask(&self, who: &Who, ask: Ask<'_>, room: usize) -> Result<Reply, Away> {
-        if let Ask::Part(part) = &ask {
-            let mut clients = self.clients.lock();
-            if !clients.contains(&part.client) {
-                clients.push(part.client);
-            }
-        }
+        let bytes = limits::CALL_COUNTS + room + ask.long_bytes();
         let frame = Frame::Call(who.clone(), ask);
-        let bytes = limits::CALL_COUNTS + room + limits::DATA_BYTES_MAX as usize;
         let _permit = self.room.acquire_many(u32::try_from(bytes).unwrap_or(u32::MAX)).await;
         let wire = self.wire();
+        let unsent = Away { may_be_done: false };
         let number = wire.next.fetch_add(1, Ordering::Relaxed);
         let (told, reply) = oneshot::channel();
         {
             let mut state = wire.waits.state.lock();
-            let waiting = state.as_mut().ok_or(Away)?;
+            let waiting = state.as_mut().ok_or(unsent)?;
             waiting.calls.insert(number, told);
             if waiting.since.is_none() {
                 waiting.since = Some(self.env.now());
@@ -187,28 +163,30 @@ impl Line {
             }
         }
         let _call = Call { wire: &wire, number };
-        wire.unsent.send(frame.encode(number)).map_err(|_| Away)?;
+        wire.unsent.send(frame.encode(number)).map_err(|_| unsent)?;
         match reply.await {
             Ok(Reply::Away) | Err(_) => {
-                *self.wire.lock() = None;
-                Err(Away)
+                self.leave(&wire);
+                let may_be_done = wire.waits.was_open.load(Ordering::Relaxed);
+                Err(Away { may_be_done })
             }
             Ok(reply) => Ok(reply),
         }
     }
 
-    fn tell_heard(&self, heard: &dyn Fn(u64) -> Option<Heard>) {
-        let clients = self.clients.lock().clone();
-        for client in clients {
-            match heard(client) {
-                Some(Heard { machine, ago }) => {
-                    let frame = Frame::Heard { client, machine, ago };
-                    // A connection that is over is begun anew for the next word.
-                    let _ = self.wire().unsent.send(frame.encode(0));
-                }
-                None => self.clients.lock().retain(|other| *other != client),
-            }
+    /// Leaves a connection. Another call may have begun the next one.
+    fn leave(&self, wire: &Arc<Wire>) {
+        let mut there = self.wire.lock();
+        if there.as_ref().is_some_and(|there| Arc::ptr_eq(there, wire)) {
+            *there = None;
         }
+    }
+
+    /// Tells the owner that a client was heard here: its lease goes on there.
+    pub fn tell(&self, client: u64, Heard { machine, ago }: Heard) {
+        let frame = Frame::Heard { client, machine, ago };
+        // A connection that is over is begun anew for the next word.
+        let _ = self.wire().unsent.send(frame.encode(0));
     }
 }
 
@@ -293,3 +271,6 @@ async fn look(env: &Env, waits: &Waits, way: &dyn Way) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,12 +10,17 @@
 
 pub mod frame;
 mod line;
+mod patience;
+mod tell;
+#[cfg(test)]
+pub(in crate::nfs) mod testing;
 #[cfg(test)]
 mod tests;
 mod visit;
 
 pub use frame::{Ask, Part, Reply, Standing, Told, Who};
-pub use line::{Away, Heard, Line, Lines, Patience};
+pub use line::{Away, Heard, Line, Lines};
+pub use patience::{Next, Patience};
 pub use visit::{Visited, serve};
 
 use rekindle_env::{BoxFuture, Stream};

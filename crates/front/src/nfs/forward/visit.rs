@@ -6,7 +6,9 @@ use crate::conn::{Budget, Pipe, Stop};
 use crate::nfs::desk;
 use crate::nfs::limits;
 use crate::nfs::meters::Meters;
+use crate::nfs::rpc;
 use crate::nfs::server::Server;
+use crate::nfs::session::reply_bytes;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::answer::Asked;
 use crate::nfs::v4::compound;
@@ -36,6 +38,7 @@ pub async fn serve<E: Exports>(
     pipe: impl Pipe,
     mut stop: Stop,
 ) {
+    crate::nfs::serve::tend(&server);
     let (mut reader, writer) = tokio::io::split(pipe);
     let (replies, mut unsent) = mpsc::unbounded_channel();
     let meters = Arc::new(Meters::new());
@@ -97,7 +100,10 @@ impl<E: Exports> Visit<E> {
                     let heard = Moment(now.0.saturating_sub(Duration::from_millis(ago)));
                     self.server.clients.lock().heard_elsewhere(client, machine, heard, now);
                 }
-                Frame::Call(..) => self.begin(number, bytes),
+                Frame::Call(_, ask) => {
+                    let room = room_of(&ask);
+                    self.begin(number, bytes, room);
+                }
             }
             if self.cuts.0.lock().len() > limits::UNDER_WAY_BYTES_MAX / limits::CALL_COUNTS {
                 return Err(garbage());
@@ -105,14 +111,14 @@ impl<E: Exports> Visit<E> {
         }
     }
 
-    fn begin(&self, number: u64, bytes: Vec<u8>) {
+    fn begin(&self, number: u64, bytes: Vec<u8>, room: usize) {
         let (server, meters, volume) = (self.server.clone(), self.meters.clone(), self.volume);
         let (replies, budget) = (self.replies.clone(), self.budget.clone());
         let (cut, is_cut) = oneshot::channel::<()>();
         let under = Arc::downgrade(&self.cuts.0);
         self.cuts.0.lock().insert(number, cut);
         server.env.clone().spawn("nfs-visit", async move {
-            let _lease = budget.lease(bytes.len()).await;
+            let _lease = budget.lease(bytes.len() + room).await;
             let reply = tokio::select! {
                 biased;
                 _ = is_cut => return,
@@ -124,6 +130,14 @@ impl<E: Exports> Visit<E> {
             // The line is over, otherwise.
             let _ = replies.send(reply.encode(number));
         });
+    }
+}
+
+/// Returns the bytes of data that the reply to a call may have.
+fn room_of(ask: &Ask<'_>) -> usize {
+    match ask {
+        Ask::Record(record) => rpc::call(record).map_or(0, |call| reply_bytes(&call)),
+        Ask::Part(part) => part.room as usize,
     }
 }
 

@@ -7,7 +7,7 @@ use super::ops::Op;
 use super::slots::Begun;
 use super::status::{Fault, Status};
 use super::{MINOR_VERSION, limits};
-use crate::nfs::forward::{Ask, Away, Lines, Part, Patience, Reply, Told, Who};
+use crate::nfs::forward::{Away, Next, Part, Patience, Reply, Told};
 use crate::nfs::handle;
 use crate::nfs::limits as common;
 use crate::nfs::replies::Failed;
@@ -24,29 +24,31 @@ fn reply(status: Status, tag: &[u8], count: u32, results: &[u8]) -> Vec<u8> {
     reply
 }
 
-/// Carries a COMPOUND out.
+/// Carries a COMPOUND out. `None`: it has no reply, and is known again when it comes again.
 pub async fn answer<E: Exports>(
     asked: &Asked<'_, E>,
     mut args: Args<'_>,
-) -> Result<Vec<u8>, Failed> {
-    let room = data_bytes(args).max(limits::ROOM_BYTES);
+) -> Result<Option<Vec<u8>>, Failed> {
+    let Asks { bytes, changes } = Asks::read(args);
+    let room = bytes.max(limits::ROOM_BYTES);
     let (tag, minor, count) = (args.opaque(limits::TAG_BYTES_MAX)?, args.u32()?, args.u32()?);
     if minor != MINOR_VERSION {
-        return Ok(reply(Status::MINOR_VERS_MISMATCH, tag, 0, &[]));
+        return Ok(Some(reply(Status::MINOR_VERS_MISMATCH, tag, 0, &[])));
     }
     if count > limits::OPS_MAX {
-        return Ok(reply(Status::TOO_MANY_OPS, tag, 0, &[]));
+        return Ok(Some(reply(Status::TOO_MANY_OPS, tag, 0, &[])));
     }
     let mut work = Work::new(asked, asked.server.seal().await?, room);
-    let mut course = Course::default();
+    let mut course = Course { changes, ..Course::default() };
     match course.run(asked, &mut work, args, (0, count)).await {
-        Ended::Before(reply) => return Ok(reply),
+        Ended::Before(reply) => return Ok(Some(reply)),
+        Ended::Silent => return Ok(None),
         // The client asks again.
         Ended::Done | Ended::Away => {}
     }
     let reply = reply(course.status, tag, course.done, &course.results);
     work.end(&reply);
-    Ok(reply)
+    Ok(Some(reply))
 }
 
 /// Carries a part of a COMPOUND out, for a client that has come to another host.
@@ -63,13 +65,13 @@ pub async fn answer_part<E: Exports>(asked: &Asked<'_, E>, part: &Part<'_>) -> R
                 return Reply::Away;
             }
         }
-        Err(Fault::Gone | Fault::Elsewhere(..)) => return Reply::Away,
+        Err(Fault::Gone | Fault::Broken | Fault::Elsewhere(..)) => return Reply::Away,
         Err(Fault::Status(status) | Fault::With(status, _)) => {
             let op = Args(part.ops).u32().map_or(Op::ILLEGAL, |number| Op(number).known());
             course.fails_with(op, status);
         }
     }
-    let (Course { results, status, done }, has_changed) = (course, work.has_changed());
+    let (Course { results, status, done, .. }, has_changed) = (course, work.has_changed());
     Reply::Part(Told { status: status.0, done, has_changed, results })
 }
 
@@ -79,11 +81,13 @@ struct Course {
     status: Status,
     /// Operations with results.
     done: u32,
+    /// Whether it must not be carried out twice.
+    changes: bool,
 }
 
 impl Default for Course {
     fn default() -> Self {
-        Self { results: Vec::new(), status: Status::OK, done: 0 }
+        Self { results: Vec::new(), status: Status::OK, done: 0, changes: false }
     }
 }
 
@@ -94,6 +98,8 @@ enum Ended {
     Before(Vec<u8>),
     /// The volume is not served here any more; the last operation is answered DELAY.
     Away,
+    /// The last operation may have been carried out, and has no answer.
+    Silent,
 }
 
 impl Course {
@@ -131,10 +137,15 @@ impl Course {
                     Ok(Begun::New) => Ok(Step::Done),
                     Err(fault) => Err(fault),
                 },
-                Ok(()) => operation(asked, work, (at, count, op), &mut args, results, before).await,
+                Ok(()) => {
+                    let place = (at, count, op);
+                    let mut patience = Patience::new(self.changes);
+                    operation(asked, work, place, &mut args, results, (before, &mut patience)).await
+                }
             };
             let status = match outcome {
                 Ok(Step::Done) => Status::OK,
+                Ok(Step::Silent) => return Ended::Silent,
                 Ok(Step::Forwarded(is_at_root, told)) => {
                     // An operation that has come to the volume's root is done here.
                     self.results.truncate(if is_at_root { begin + 8 } else { begin });
@@ -152,7 +163,7 @@ impl Course {
                             self.fails_with(op, status);
                             self.results.extend(with);
                         }
-                        Fault::Gone | Fault::Elsewhere(..) => {
+                        Fault::Gone | Fault::Broken | Fault::Elsewhere(..) => {
                             self.fails_with(op, Status::DELAY);
                             return Ended::Away;
                         }
@@ -171,6 +182,8 @@ enum Step {
     Done,
     /// Another host has carried it out, and all that follow. Or, `true`: all that follow.
     Forwarded(bool, Told),
+    /// It may have been carried out, and the node stops.
+    Silent,
 }
 
 /// Carries one operation out. A volume that is not served any more is looked for once more; one
@@ -181,26 +194,29 @@ async fn operation<E: Exports>(
     (at, count, op): (u32, u32, Op),
     args: &mut Args<'_>,
     results: &mut Vec<u8>,
-    from_here: Args<'_>,
+    (from_here, patience): (Args<'_>, &mut Patience),
 ) -> Result<Step, Fault> {
     let (before, length) = (*args, results.len());
-    let (mut patience, mut looks) = (Patience::default(), 0);
+    let mut looks = 0;
     work.at = at;
     loop {
         let fault = match work.run(op, args, results).await {
             Ok(()) => return Ok(Step::Done),
-            Err(Fault::Gone) if looks == 0 => {
+            Err(fault @ (Fault::Gone | Fault::Broken)) if looks == 0 => {
+                if fault == Fault::Broken {
+                    patience.may_be_done();
+                }
                 looks += 1;
                 work.look_again().await.err()
             }
             Err(fault) => Some(fault),
         };
-        match fault {
-            None => {}
+        let may_be_done = match fault {
+            None => None,
             Some(Fault::Elsewhere(volume, is_at_root)) => {
-                let Some(lines) = asked.lines else {
+                if asked.lines.is_none() {
                     return Err(Fault::Elsewhere(volume, is_at_root));
-                };
+                }
                 let (at, ops) = if is_at_root { (at + 1, *args) } else { (at, from_here) };
                 if at == count {
                     let none = Told { status: 0, done: 0, has_changed: false, results: Vec::new() };
@@ -208,55 +224,63 @@ async fn operation<E: Exports>(
                 }
                 let part = work.part((at, count), is_at_root, ops.0);
                 let part = part.ok_or(Status::OP_NOT_IN_SESSION)?;
-                if let Ok(told) = forward(asked, lines, &volume, part).await {
-                    if told.has_changed {
-                        work.note_change();
+                let Away { may_be_done } = match work.ask_there(&volume, part).await {
+                    Ok(told) => {
+                        if told.has_changed {
+                            work.note_change();
+                        }
+                        return Ok(Step::Forwarded(is_at_root, told));
                     }
-                    return Ok(Step::Forwarded(is_at_root, told));
-                }
+                    Err(away) => away,
+                };
                 asked.server.forget_elsewhere(&volume);
-                if !patience.lasts(asked.server).await {
-                    return Err(Fault::Gone);
-                }
-                looks = 0;
+                Some(may_be_done)
+            }
+            // It is on its way to another owner, or comes back into service.
+            Some(fault @ (Fault::Gone | Fault::Broken)) if asked.lines.is_some() => {
+                Some(fault == Fault::Broken)
             }
             Some(fault) => return Err(fault),
+        };
+        if let Some(may_be_done) = may_be_done {
+            if may_be_done {
+                patience.may_be_done();
+            }
+            match patience.next(asked.server).await {
+                Next::Again => looks = 0,
+                Next::Later => return Err(Fault::Gone),
+                Next::Silence => return Ok(Step::Silent),
+            }
         }
         *args = before;
         results.truncate(length);
     }
 }
 
-/// Asks the host at which a volume's owner runs to go on.
-async fn forward<E: Exports>(
-    asked: &Asked<'_, E>,
-    lines: &Lines,
-    volume: &str,
-    part: Part<'_>,
-) -> Result<Told, Away> {
-    let who = Who {
-        host: asked.host.to_owned(),
-        caller: asked.caller.clone(),
-        is_read_only: asked.server.settings.is_read_only(volume),
-    };
-    let room = part.room as usize;
-    let line = asked.server.line(lines, asked.host, volume);
-    match line.ask(&who, Ask::Part(part), room).await? {
-        Reply::Part(told) => Ok(told),
-        Reply::Record(_) | Reply::Away => Err(Away),
+/// What a COMPOUND asks for, as far as its operations are of the usual kind.
+struct Asks {
+    /// Bytes of data that the reply may have. More is refused when it comes to that.
+    bytes: usize,
+    /// Whether it must not be carried out twice.
+    changes: bool,
+}
+
+impl Asks {
+    fn read(args: Args<'_>) -> Self {
+        let mut bytes = 0;
+        // What cannot be read asks for nothing.
+        let is_all = look(args, &mut bytes).unwrap_or(false);
+        Self { bytes: bytes.min(limits::ROOM_BYTES_MAX), changes: !is_all }
     }
 }
 
-/// Returns the bytes of data that the reply to a COMPOUND may have, as far as its operations are of
-/// the usual kind. More is refused when it comes to that.
+/// Returns the bytes of data that the reply to a COMPOUND may have.
 pub fn data_bytes(args: Args<'_>) -> usize {
-    let mut bytes = 0;
-    // What cannot be read asks for nothing.
-    let _ = count_data(args, &mut bytes);
-    bytes.min(limits::ROOM_BYTES_MAX)
+    Asks::read(args).bytes
 }
 
-fn count_data(mut args: Args<'_>, bytes: &mut usize) -> Result<(), Garbage> {
+/// Says whether all of the operations were looked at.
+fn look(mut args: Args<'_>, bytes: &mut usize) -> Result<bool, Garbage> {
     args.opaque(limits::TAG_BYTES_MAX)?;
     args.u32()?;
     for _ in 0..args.u32()?.min(limits::OPS_MAX) {
@@ -275,14 +299,21 @@ fn count_data(mut args: Args<'_>, bytes: &mut usize) -> Result<(), Garbage> {
                 args.u64()?;
                 *bytes += args.u32()?.min(common::DATA_BYTES_MAX) as usize;
             }
+            Op::COMMIT => drop((args.u64()?, args.u32()?)),
+            Op::WRITE => {
+                args.stateid()?;
+                args.u64()?;
+                args.u32()?;
+                args.opaque(common::DATA_BYTES_MAX)?;
+            }
             Op::READDIR => {
                 args.sixteen()?;
                 args.u32()?;
                 *bytes += args.u32()?.min(common::LIST_BYTES_MAX) as usize;
                 args.bitmap()?;
             }
-            _ => return Ok(()),
+            _ => return Ok(false),
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -30,6 +30,8 @@ pub const HELD_MAX: usize = 512;
 pub const SPANS_MAX: usize = 1024;
 /// Files of which one client holds something, since the daemon's start.
 pub const CLIENT_HELD_MAX: u64 = 20_000;
+/// Volumes that clients are known to be in, of all clients together.
+pub const HAUNTS_MAX: usize = 4096;
 /// Stateids of one TEST_STATEID.
 pub const STATEIDS_MAX: u32 = 256;
 /// Interval at which files without a name are looked for that only clients hold that have gone.

@@ -13,6 +13,7 @@ pub mod attributes;
 pub mod clients;
 pub mod codec;
 pub mod compound;
+pub mod haunts;
 pub mod held;
 pub mod limits;
 pub mod ops;

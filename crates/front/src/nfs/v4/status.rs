@@ -86,6 +86,8 @@ pub enum Fault {
     With(Status, Vec<u8>),
     /// The volume is not served here any more.
     Gone,
+    /// The same, found out amid the operation: it may have been carried out.
+    Broken,
     /// The host at which the owner of this volume runs serves it. Whether the operation has only
     /// come to the volume's root, and is done with that.
     Elsewhere(Arc<str>, bool),
@@ -130,6 +132,7 @@ impl From<replies::Failed> for Fault {
         match failed {
             replies::Failed::Status(status) => Self::Status(status.into()),
             replies::Failed::Gone => Self::Gone,
+            replies::Failed::Broken => Self::Broken,
             replies::Failed::Elsewhere(volume) => Self::Elsewhere(volume, false),
             replies::Failed::Garbage | replies::Failed::NoProcedure => Self::Status(Status::BADXDR),
         }

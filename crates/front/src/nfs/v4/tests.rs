@@ -2,7 +2,7 @@
 
 use super::attributes as words;
 use super::codec::{Bitmap, Stateid, Write};
-use super::held::{BOTH, READ, WRITE};
+use super::held::{BOTH, Holder, READ, WRITE};
 use super::limits;
 use super::ops::Op;
 use super::status::Status;
@@ -11,6 +11,7 @@ use crate::nfs::settings::Settings;
 use crate::nfs::testing::{Site, with_site};
 use std::time::Duration;
 
+mod forwarded;
 mod hostile;
 mod names;
 mod state;

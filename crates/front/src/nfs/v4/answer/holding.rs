@@ -197,6 +197,7 @@ impl<E: Exports> Work<'_, E> {
         if is_frozen(place.ino) {
             return Err(Status::ROFS.into());
         }
+        self.note_haunt(place);
         let keeping = Keeping::new(place.export.id, act);
         let rule = |_: &Credentials, _: &dyn Sight| Ok(as_asked());
         let judge = self.judge(&[], &rule);

@@ -1,6 +1,6 @@
-//! LOCK, LOCKT, LOCKU, and operations about stateids.
+//! LOCK, LOCKT, LOCKU.
 
-use super::holding::{fault, is_frozen};
+use super::holding::fault;
 use super::{Done, Work};
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
@@ -135,49 +135,6 @@ impl<E: Exports> Work<'_, E> {
         let stateid = Stateid::new(place.ino, left.0, left.1);
         self.stateid = Some(stateid);
         out.put_stateid(&stateid);
-        Ok(())
-    }
-
-    /// Finds the file that a stateid is of: the volumes in use are asked, one after the other.
-    async fn file_of(&self, given: Stateid) -> Option<(Place<E::Files>, Held)> {
-        let ino = given.ino();
-        if ino == 0 || is_frozen(ino) || given.special().is_some() {
-            return None;
-        }
-        for kept in self.server.all_in_use() {
-            let place = kept.at(ino, self.seal.clone());
-            let Ok(mut held) = self.held(&place).await else { continue };
-            if held.look(self.client(), Stateid { seqid: 0, ..given }).is_ok() {
-                return Some((place, held));
-            }
-        }
-        None
-    }
-
-    pub(super) async fn free_stateid(&mut self, args: &mut Args<'_>) -> Done {
-        let given = self.meant(args.stateid()?)?;
-        let (place, _) = self.file_of(given).await.ok_or(Status::BAD_STATEID)?;
-        let act = |held: &mut Held| {
-            held.free(self.client(), given)?;
-            Ok((given.id(), 0))
-        };
-        self.hold(&place, &act).await.map(drop)
-    }
-
-    pub(super) async fn test_stateids(&mut self, args: &mut Args<'_>, out: &mut Vec<u8>) -> Done {
-        let count = args.u32()?;
-        if count > limits::STATEIDS_MAX {
-            return Err(Status::BADXDR.into());
-        }
-        let given: Vec<_> = (0..count).map(|_| args.stateid()).collect::<Result<_, _>>()?;
-        out.put_u32(count);
-        for given in given {
-            let found = match self.file_of(given).await {
-                Some((_, mut held)) => held.look(self.client(), given),
-                None => Err(Status::BAD_STATEID),
-            };
-            out.put_u32(found.map_or_else(|status| status.0, |()| Status::OK.0));
-        }
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ mod locks;
 mod names;
 mod opens;
 mod session;
+mod stateids;
 
 use super::attributes as words;
 use super::codec::{Stateid, Write};
@@ -19,7 +20,7 @@ use super::held::Holder;
 use super::ops::Op;
 use super::slots::Begun;
 use super::status::{Fault, Status};
-use crate::nfs::forward::{Lines, Part, Standing, Visited};
+use crate::nfs::forward::{Ask, Away, Lines, Part, Reply, Standing, Told, Visited, Who};
 use crate::nfs::handle::Handle;
 use crate::nfs::meters::Meters;
 use crate::nfs::permission::Credentials;
@@ -69,6 +70,8 @@ pub struct Work<'a, E: Exports> {
     caller: &'a Credentials,
     meters: &'a Meters,
     visited: Option<Visited>,
+    lines: Option<&'a Lines>,
+    host: &'a str,
     seal: Seal,
     turn: Option<Turn>,
     /// The place of the operation in the COMPOUND.
@@ -90,6 +93,8 @@ impl<'a, E: Exports> Work<'a, E> {
             caller: asked.caller,
             meters: asked.meters,
             visited: asked.visited,
+            lines: asked.lines,
+            host: asked.host,
             seal,
             turn: None,
             at: 0,
@@ -273,6 +278,32 @@ impl<'a, E: Exports> Work<'a, E> {
     /// Returns the session's client as it holds things.
     fn holder(&self) -> Holder {
         self.server.clients.lock().holder(self.client())
+    }
+
+    /// Notes that the session's client holds something of a volume here.
+    fn note_haunt(&self, place: &Place<E::Files>) {
+        // Of one that has come to another host that host knows it.
+        if self.visited.is_none() {
+            self.server.note_haunt(self.client(), self.host, &place.export.name);
+        }
+    }
+
+    /// Asks the host at which a volume's owner runs to go on.
+    pub async fn ask_there(&self, volume: &str, part: Part<'_>) -> Result<Told, Away> {
+        let never = Away { may_be_done: false };
+        let lines = self.lines.ok_or(never)?;
+        self.server.note_haunt(part.client, self.host, volume);
+        let who = Who {
+            host: self.host.to_owned(),
+            caller: self.caller.clone(),
+            is_read_only: self.server.settings.is_read_only(volume),
+        };
+        let room = part.room as usize;
+        let line = self.server.line(lines, self.host, volume);
+        match line.ask(&who, Ask::Part(part), room).await? {
+            Reply::Part(told) => Ok(told),
+            Reply::Record(_) | Reply::Away => Err(Away { may_be_done: true }),
+        }
     }
 
     fn now(&self) -> Time {

@@ -194,6 +194,7 @@ impl<E: Exports> Work<'_, E> {
             return Ok(Opened { ino, left, set: Bitmap::default() });
         };
         self.may_change(place)?;
+        self.note_haunt(place);
         let now = self.now();
         let (asked, stamped) = match how {
             How::Unchecked(raw) | How::Guarded(raw) => (words::asked(*raw, now)?, None),
@@ -304,6 +305,7 @@ impl<E: Exports> Work<'_, E> {
             return if writes { Err(Status::ROFS.into()) } else { Ok((0, 1)) };
         }
         self.server.clients.lock().may_hold(self.client())?;
+        self.note_haunt(place);
         let watched = [ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
             let attr = sight.attr(ino)?;

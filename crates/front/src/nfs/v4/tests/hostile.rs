@@ -150,9 +150,10 @@ fn a_reply_has_the_data_that_was_counted() {
         let told = caller.ask(many).await;
         assert_eq!((told.status, told.results.len()), (Status::REP_TOO_BIG, 5), "2 MiB, no more");
         // What stands behind an operation of another kind was not counted.
-        let hidden = ops().at(&file).op(Op::COMMIT, |out| {
-            out.put_u64(0);
-            out.put_u32(0);
+        let hidden = ops().at(&file).op(Op::SETATTR, |out| {
+            out.put_stateid(&open);
+            out.put_bitmap(&Bitmap::default());
+            out.put_opaque(b"");
         });
         let told = caller.ask(hidden.read(&open, 0, u32::MAX)).await;
         assert_eq!(told.status, Status::REP_TOO_BIG);
