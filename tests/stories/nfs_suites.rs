@@ -1,5 +1,5 @@
-//! Foreign suites over NFS, with the kernel's own client in a guest: pjdfstest asks for each call of
-//! POSIX, and fsx for the bytes of a file, while the daemon is killed.
+//! Foreign suites over NFS, with the kernel's own client in a guest: pjdfstest asks for each call
+//! of POSIX, and fsx for the bytes of a file, while the daemon is killed.
 
 use crate::suites::{FSX_SETTINGS, SETTINGS, judge, lacks, program, suitable};
 use anyhow::{Context, Result, ensure};

@@ -18,6 +18,7 @@ mod meters;
 mod mount;
 pub mod permission;
 mod replies;
+mod room;
 pub mod rpc;
 mod serve;
 mod server;

@@ -88,7 +88,8 @@ impl<E: Exports> Question<'_, E> {
         }
     }
 
-    /// Whether a client may be told to come later: never of a change that may have been carried out.
+    /// Whether a client may be told to come later: never of a change that may have been carried
+    /// out.
     fn may_come_later(&self, failed: &Failed) -> bool {
         match failed {
             Failed::Gone | Failed::Elsewhere(_) => true,

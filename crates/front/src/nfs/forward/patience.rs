@@ -9,7 +9,8 @@ use rekindle_env::Moment;
 ///
 /// A client that is told to ask again later makes a new call of it. So it is never told so of a
 /// change that may have been carried out: that would be carried out twice. Such a call waits for
-/// its volume, or has no reply, and is known again when its client sends it over another connection.
+/// its volume, or has no reply, and is known again when its client sends it over another
+/// connection.
 pub struct Patience {
     end: Option<Moment>,
     /// Whether the call must not be carried out twice.

@@ -41,8 +41,8 @@ impl<E: Exports> Server<E> {
         }
     }
 
-    /// Whether another host serves a volume. One that is here stays in service for as long as clients
-    /// that live are in it.
+    /// Whether another host serves a volume. One that is here stays in service for as long as
+    /// clients that live are in it.
     async fn is_elsewhere(&self, volume: &str) -> bool {
         // One that cannot be had now must not keep the others waiting.
         match self.env.timeout(limits::TELL_TIME_MAX, self.named(volume)).await {

@@ -3,7 +3,7 @@
 use super::{Way, serve};
 use crate::conn::{Connections, Stop};
 use crate::nfs::server::Server;
-use crate::nfs::testing::Shelf;
+use crate::nfs::target::Exports;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
 use rekindle_env::{BoxFuture, Stream};
@@ -36,13 +36,13 @@ pub(in crate::nfs) struct Cable {
 }
 
 /// A way to the other host.
-pub(in crate::nfs) struct Aside {
+pub(in crate::nfs) struct Aside<E: Exports> {
     pub(in crate::nfs) volume: VolumeId,
-    pub(in crate::nfs) other: Option<Arc<Server<Shelf>>>,
+    pub(in crate::nfs) other: Option<Arc<Server<E>>>,
     pub(in crate::nfs) cable: Arc<Cable>,
 }
 
-impl Way for Aside {
+impl<E: Exports> Way for Aside<E> {
     fn open(&self) -> BoxFuture<'_, Result<Box<dyn Stream>, String>> {
         Box::pin(async {
             let server = self.other.clone().ok_or("it is here")?;
