@@ -83,6 +83,7 @@ impl Halt {
         match self.0 {
             Stop::Posix(errno) => errno.into(),
             Stop::Failed(error) => error,
+            Stop::Full(_) => Errno::NOSPC.into(),
             // A file system that fetches what it lacks asks again, and never comes here.
             Stop::Miss(_) => Errno::AGAIN.into(),
         }

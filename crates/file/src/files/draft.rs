@@ -10,6 +10,7 @@ use crate::state::{ORPHANS, View};
 use crate::types::{Errno, INO_BITS, Ino, Time};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub(super) struct Draft<'a, 'v> {
     pub(super) view: &'a View<'v>,
@@ -111,11 +112,21 @@ impl<'a, 'v> Draft<'a, 'v> {
         self.effects.push(Effect::Copy { ino, offset, length, from, at });
     }
 
-    /// Has a file take so many bytes.
-    pub(super) fn allocate(&mut self, ino: Ino, allocated: u64) -> Result<(), Stop> {
-        let inode = self.inode(ino)?;
-        let before = std::mem::replace(&mut inode.allocated, allocated);
-        self.bytes += allocated.cast_signed() - before.cast_signed();
+    pub(super) fn reserve(&mut self, ino: Ino, offset: u64, length: u64) {
+        self.effects.push(Effect::Reserve { ino, offset, length });
+    }
+
+    /// Counts that a file takes these pages from now on, after its size has grown with them.
+    pub(super) fn take(&mut self, ino: Ino, pages: &Range<u64>) -> Result<(), Stop> {
+        let new = pages.end - pages.start - self.view.taken(ino, pages)?;
+        self.bytes += self.inode(ino)?.take(new);
+        Ok(())
+    }
+
+    /// Counts that a file takes these pages no more.
+    pub(super) fn give_back(&mut self, ino: Ino, pages: &Range<u64>) -> Result<(), Stop> {
+        let gone = self.view.taken(ino, pages)?;
+        self.bytes += self.inode(ino)?.give_back(gone);
         Ok(())
     }
 
@@ -139,10 +150,7 @@ impl<'a, 'v> Draft<'a, 'v> {
 
     /// Returns the effects of the change, if the volume has room for it.
     pub(super) fn effects(self, size: u64, caller: &Caller<'_>) -> Result<Vec<Effect>, Stop> {
-        let used = self.view.totals().bytes;
-        if self.bytes > 0 && used.saturating_add_signed(self.bytes) > size {
-            return Err(Errno::NOSPC.into());
-        }
+        self.view.fits(self.bytes, size)?;
         if let Some(witness) = caller.witness {
             let left =
                 self.inodes.iter().filter_map(|(ino, inode)| Some(inode.as_ref()?.attr(*ino)));

@@ -98,6 +98,7 @@ impl Files {
                 device: node.device,
                 size: node.target.len() as u64,
                 allocated: 0,
+                beyond: 0,
                 parent: if is_dir { dir } else { 0 },
                 accessed: node.stamps.map_or(draft.now, |[accessed, _]| accessed),
                 modified: node.stamps.map_or(draft.now, |[_, modified]| modified),

@@ -16,6 +16,7 @@ fn inode(size: u64, target: &'static str) -> Inode {
         device: 6,
         size,
         allocated: 8,
+        beyond: 0,
         parent: 9,
         accessed: time(-1),
         modified: time(2),
