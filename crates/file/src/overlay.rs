@@ -193,6 +193,10 @@ impl Overlay {
 }
 
 impl Dirty {
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.inode, Some((_, None)))
+    }
+
     fn is_empty(&self) -> bool {
         let Dirty { inode, names, xattrs, ranges, taken, more: _ } = self;
         inode.is_none()

@@ -39,7 +39,8 @@ impl Files {
                 draft.inode(ino)?.modified = now;
             }
             let inode = draft.inode(ino)?;
-            inode.mode = caller.settled(set.mode.map_or(inode.mode, |mode| mode & 0o7777));
+            let mode = set.mode.map_or(inode.mode, |mode| mode & 0o7777);
+            inode.mode = caller.settled(mode, &inode.attr(ino));
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             inode.accessed = set.accessed.unwrap_or(inode.accessed);

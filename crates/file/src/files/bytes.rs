@@ -131,7 +131,7 @@ impl Files {
             let more = inode.take(new);
             view.fits(more, room)?;
             (inode.modified, inode.changed) = (now, now);
-            inode.mode = caller.settled(inode.mode);
+            inode.mode = caller.settled(inode.mode, &inode.attr(ino));
             if let Some(witness) = caller.witness {
                 witness.changed(&inode.attr(ino));
             }
@@ -199,7 +199,7 @@ impl Files {
                 }
             }
             let inode = draft.inode(ino)?;
-            inode.mode = caller.settled(inode.mode);
+            inode.mode = caller.settled(inode.mode, &inode.attr(ino));
             (inode.modified, inode.changed) = (now, now);
             Ok(())
         };

@@ -77,7 +77,7 @@ impl Files {
             draft.take(to.0, &touched(&(to.1..end)))?;
             let now = draft.now;
             let inode = draft.inode(to.0)?;
-            inode.mode = caller.settled(inode.mode);
+            inode.mode = caller.settled(inode.mode, &inode.attr(to.0));
             (inode.modified, inode.changed) = (now, now);
             Ok(within)
         };
@@ -110,7 +110,9 @@ fn pages(
             Backing::File { ino, at: there } => {
                 let length = whole(part.range.end - at);
                 let range = there..there + length;
-                let is_changed = dirty(ino).is_some_and(|dirty| dirty.ranges.has_any(range));
+                // A file that is gone has no changes, and the next root has no content of it.
+                let is_changed =
+                    dirty(ino).is_some_and(|dirty| dirty.is_gone() || dirty.ranges.has_any(range));
                 ((ino, there), if is_changed { 0 } else { length })
             }
             Backing::Record(_) => return Ok(None),

@@ -7,7 +7,7 @@ use crate::format::rows::{Named, Xattr};
 use crate::limits;
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
-use crate::types::{Errno, INO_BITS, Ino, Time};
+use crate::types::{Attr, Errno, INO_BITS, Ino, Time};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,6 +17,8 @@ pub(super) struct Draft<'a, 'v> {
     pub(super) now: Time,
     inodes: BTreeMap<Ino, Option<Inode>>,
     effects: Vec<Effect>,
+    /// The inodes whose last name goes.
+    unnamed: Vec<Attr>,
     /// What a front keeps from now on, and whether it had kept nothing.
     kept: BTreeMap<Ino, (Option<Bytes>, bool)>,
     bytes: i64,
@@ -28,7 +30,8 @@ impl<'a, 'v> Draft<'a, 'v> {
     pub(super) fn new(view: &'a View<'v>, now: Time) -> Self {
         let next_ino = view.totals().next_ino;
         let (inodes, effects, kept) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { view, now, inodes, effects, kept, bytes: 0, count: 0, next_ino }
+        let unnamed = Vec::new();
+        Self { view, now, inodes, effects, unnamed, kept, bytes: 0, count: 0, next_ino }
     }
 
     /// Returns the inode, which the change leaves as the caller does.
@@ -72,6 +75,8 @@ impl<'a, 'v> Draft<'a, 'v> {
     /// Removes an inode that has no name any more; one in use keeps its content until its last use
     /// has ended.
     pub(super) fn release(&mut self, ino: Ino) -> Result<(), Stop> {
+        let attr = self.inode(ino)?.attr(ino);
+        self.unnamed.push(attr);
         if self.view.is_used(ino)? {
             let kind = self.inode(ino)?.kind;
             self.name(ORPHANS, ino, Named { name: Bytes::new(), ino, kind });
@@ -155,6 +160,7 @@ impl<'a, 'v> Draft<'a, 'v> {
             let left =
                 self.inodes.iter().filter_map(|(ino, inode)| Some(inode.as_ref()?.attr(*ino)));
             left.for_each(|attr| witness.changed(&attr));
+            self.unnamed.iter().for_each(|attr| witness.unnamed(attr));
         }
         // Inodes come first: what is gone takes its names with it.
         let kept = self.kept.into_iter();

@@ -77,8 +77,8 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                             files.handle().staged().drain().await.unwrap();
                             let misfits = repairing::misfits(&bed, &files).await;
                             assert!(misfits.is_empty(), "seed {seed}, life {life}: {misfits:?}");
-                            let space = model.check_space(&files).await;
-                            space.unwrap_or_else(|why| panic!("seed {seed}, life {life}: {why}"));
+                            let name = format!("seed {seed}, life {life}");
+                            taking::check_space(&model, &files, &name).await;
                         }
                         1 => files.sync().await.unwrap(),
                         _ => continue,
@@ -102,8 +102,9 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                 let found = read(&files).await;
                 let mut same = past.iter().filter(|past| **past == found);
                 let was = same.next_back();
-                model = was.expect("seed {seed}, life {life}: a state that never was").clone();
-                same.for_each(|other| model.doubt(other));
+                let never = || panic!("seed {seed}, life {life}: a state that never was");
+                model = was.unwrap_or_else(never).clone();
+                same.for_each(|other| taking::doubt(&mut model, other));
             });
             world.crash_process();
         }
@@ -699,6 +700,26 @@ fn what_was_cut_off_a_copy_does_not_come_back() {
             assert_eq!(bytes.len(), 16384, "{drained}");
             assert!(bytes[..5000].iter().all(|byte| *byte == 1), "{drained}");
             assert!(bytes[5000..].iter().all(|byte| *byte == 0), "{drained}");
+            files.handle().staged().drain().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_copy_of_a_copy_does_not_need_the_first_file() {
+    with_files(async |_, files| {
+        let file = make(files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[7; 8192]).await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let one = make(files, ROOT, "one", FileType::Regular).await;
+        let two = make(files, ROOT, "two", FileType::Regular).await;
+        copy_all(files, file, one).await;
+        files.unlink(CALLER, ROOT, b"file").await.unwrap();
+        copy_all(files, one, two).await;
+        for _ in 0..2 {
+            for copy in [one, two] {
+                assert_eq!(files.read(copy, 0, 9000).await.unwrap(), &[7; 8192][..]);
+            }
             files.handle().staged().drain().await.unwrap();
         }
     });

@@ -418,33 +418,6 @@ impl Model {
         Ok(found)
     }
 
-    /// Checks the bytes that files and the volume take, which are exact after a commit.
-    pub async fn check_space(&self, files: &Files) -> Result<(), Unread> {
-        let mut total = Some(0);
-        for (ino, node) in self.nodes.iter().filter(|(_, node)| node.kind == FileType::Regular) {
-            let expected = node.taken.0.as_ref().map(|pages| pages.len() as u64 * PAGE);
-            if let Some(expected) = expected {
-                let found = files.attr(*ino).await?.allocated;
-                agree(&format!("the bytes that inode {ino} takes"), found, expected)?;
-            }
-            total = total.zip(expected).map(|(one, other)| one + other);
-        }
-        match total {
-            Some(total) => agree("the bytes that all take", files.space().await?.bytes_used, total),
-            None => Ok(()),
-        }
-    }
-
-    /// Forgets which pages are taken where another model, the same otherwise, says other ones.
-    pub fn doubt(&mut self, other: &Self) {
-        for (ino, node) in &mut self.nodes {
-            let also = other.nodes.get(ino).and_then(|other| other.taken.0.as_ref());
-            if node.taken.0.as_ref() != also {
-                node.taken.0 = None;
-            }
-        }
-    }
-
     /// Reads the tree below a root, the volume's or a snapshot's.
     pub async fn read_below(files: &Files, root: Ino) -> Result<Self, Unread> {
         let (mut nodes, mut open) = (BTreeMap::new(), vec![root]);

@@ -7,6 +7,31 @@ use crate::taken::{self, Taken};
 
 const PAGE: u64 = 4096;
 
+/// Checks the bytes that files and the volume take, which are exact after a commit.
+pub(super) async fn check_space(model: &Model, files: &Files, name: &str) {
+    let mut total = Some(0);
+    for (ino, node) in model.nodes.iter().filter(|(_, node)| node.kind == FileType::Regular) {
+        let expected = node.taken.0.as_ref().map(|pages| pages.len() as u64);
+        if let Some(expected) = expected {
+            assert_eq!(takes(files, *ino).await, expected, "{name}: inode {ino}");
+        }
+        total = total.zip(expected).map(|(one, other)| one + other);
+    }
+    if let Some(total) = total {
+        assert_eq!(all_take(files).await, total, "{name}: all");
+    }
+}
+
+/// Forgets which pages are taken where another model, the same otherwise, says other ones.
+pub(super) fn doubt(model: &mut Model, other: &Model) {
+    for (ino, node) in &mut model.nodes {
+        let also = other.nodes.get(ino).and_then(|other| other.taken.0.as_ref());
+        if node.taken.0.as_ref() != also {
+            node.taken.0 = None;
+        }
+    }
+}
+
 async fn drain(files: &Files) {
     files.handle().staged().drain().await.unwrap();
 }
