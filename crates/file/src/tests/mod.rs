@@ -707,7 +707,12 @@ fn what_was_cut_off_a_copy_does_not_come_back() {
 
 #[test]
 fn a_copy_of_a_copy_does_not_need_the_first_file() {
-    with_files(async |_, files| {
+    let (world, mem) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let (store, faults) = fault::wrap(&env, mem, Plan::default());
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = &bed.files(Ack::Flash).await;
         let file = make(files, ROOT, "file", FileType::Regular).await;
         files.write(CALLER, file, 0, &[7; 8192]).await.unwrap();
         files.handle().staged().drain().await.unwrap();
@@ -715,7 +720,14 @@ fn a_copy_of_a_copy_does_not_need_the_first_file() {
         let two = make(files, ROOT, "two", FileType::Regular).await;
         copy_all(files, file, one).await;
         files.unlink(CALLER, ROOT, b"file").await.unwrap();
-        copy_all(files, one, two).await;
+        // A commit has that, and is on its way while the second copy is made.
+        faults.set("latency=2s".parse().unwrap());
+        let copied = async {
+            env.sleep(std::time::Duration::from_secs(1)).await;
+            copy_all(files, one, two).await;
+        };
+        let drained = files.handle().staged().drain();
+        futures_util::future::join(drained, copied).await.0.unwrap();
         for _ in 0..2 {
             for copy in [one, two] {
                 assert_eq!(files.read(copy, 0, 9000).await.unwrap(), &[7; 8192][..]);
