@@ -145,6 +145,12 @@ impl Client {
         volumes.iter().filter_map(|volume| volume["name"].as_str()).map(str::to_owned).collect()
     }
 
+    /// Whether the daemon has something at a path.
+    pub async fn has(&self, path: &str) -> bool {
+        let answer = self.exchange(Method::GET, path, None).await;
+        answer.is_ok_and(|(status, _)| status.is_success())
+    }
+
     async fn exchange(
         &self,
         method: Method,

@@ -28,9 +28,9 @@ pub struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// Returns the mode that a change gives an inode.
-    pub(crate) fn settled(&self, mode: u16) -> u16 {
-        self.witness.map_or(mode, |witness| witness.settle_mode(mode))
+    /// Returns the mode that a change gives an inode, which is `before` yet.
+    pub(crate) fn settled(&self, mode: u16, before: &Attr) -> u16 {
+        self.witness.map_or(mode, |witness| witness.settle(mode, before))
     }
 }
 
@@ -53,8 +53,14 @@ pub trait Witness: Sync {
     /// Returns the mode that the change gives an inode, where `mode` is the one asked for or had:
     /// set-user-id may have to go.
     fn settle_mode(&self, mode: u16) -> u16;
+    /// The same, of an inode that is `before` yet.
+    fn settle(&self, mode: u16, _before: &Attr) -> u16 {
+        self.settle_mode(mode)
+    }
     /// Is told of each inode that the change leaves as `attr` says. The last word counts.
     fn changed(&self, attr: &Attr);
+    /// Is told of each inode whose last name the change takes.
+    fn unnamed(&self, _attr: &Attr) {}
 }
 
 /// Decides what a front keeps of an inode, in the turn of a change and in its record: the opens and
@@ -83,6 +89,7 @@ impl Halt {
         match self.0 {
             Stop::Posix(errno) => errno.into(),
             Stop::Failed(error) => error,
+            Stop::Full(_) => Errno::NOSPC.into(),
             // A file system that fetches what it lacks asks again, and never comes here.
             Stop::Miss(_) => Errno::AGAIN.into(),
         }

@@ -12,10 +12,11 @@ use crate::ranges::{Backing, Part, Ranges};
 use crate::settings::RootSettings;
 use crate::state::{ORPHANS, State, Stored, decode_own};
 use crate::table::{self, Changes};
+use crate::taken::{self, Taken, touched};
 use crate::types::{Error, FILE_BYTES_MAX, FileType, Ino, ROOT};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
-use rekindle_block::{Extents, Layout};
+use rekindle_block::{Extents, Layout, PAGE_BYTES};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_env::BoxFuture;
@@ -48,12 +49,19 @@ pub struct Home {
     readers: Mutex<HashMap<u64, Arc<Extents>>>,
     /// Snapshots that were looked at, by number.
     pub(crate) frozen: Mutex<HashMap<u32, Arc<State>>>,
-    /// Files of which a repair has given up bytes, and that are to be counted again.
+    /// Files of which a repair has given up what they take, and that are to be counted again.
     pub(crate) torn: Mutex<BTreeSet<Ino>>,
-    /// What the volume says of itself with a root that is not committed yet.
-    pub(crate) recounted: Mutex<Option<(Root, Totals)>>,
+    pub(crate) counted: Mutex<Option<Counted>>,
     /// Writes the extents of all files.
     extents: Extents,
+}
+
+/// What was counted for a root that is not committed yet.
+pub(crate) struct Counted {
+    pub(crate) root: Root,
+    pub(crate) totals: Totals,
+    /// The bytes that files take.
+    pub(crate) files: Vec<(Ino, u64)>,
 }
 
 impl Home {
@@ -80,7 +88,7 @@ impl Home {
             readers: Mutex::default(),
             frozen: Mutex::default(),
             torn: Mutex::default(),
-            recounted: Mutex::default(),
+            counted: Mutex::default(),
             extents: extents(content),
         })
     }
@@ -126,6 +134,7 @@ fn first_root(settings: &RootSettings) -> Inode {
         device: 0,
         size: 0,
         allocated: 0,
+        beyond: 0,
         parent: ROOT,
         accessed: time,
         modified: time,
@@ -156,10 +165,14 @@ impl RecordHome for Home {
         let mut state = self.state.lock();
         state.root = *root;
         state.overlay.finish(checkpoint);
-        if let Some((of, mut totals)) = self.recounted.lock().take()
-            && of == *root
-            && state.totals.is_some()
-        {
+        let counted = self.counted.lock().take().filter(|counted| counted.root == *root);
+        let Some(Counted { mut totals, files, .. }) = counted else { return };
+        for (ino, allocated) in files {
+            if let Some(dirty) = state.overlay.inodes.get_mut(&ino) {
+                dirty.recount(allocated);
+            }
+        }
+        if state.totals.is_some() {
             state.overlay.apply_to(&mut totals);
             state.totals = Some(totals);
         }
@@ -225,8 +238,10 @@ impl Home {
         }
         let own = table::get(&self.content, root, ORPHANS).await?;
         let (mut totals, mut own) = decode_own(own.as_ref()).map_err(|bad| unreadable(&bad))?;
+        let bytes = totals.bytes;
         overlay.apply_to(&mut totals);
-        let mut rows = Changes::new();
+        totals.bytes = bytes;
+        let (mut rows, mut files) = (Changes::new(), Vec::new());
         let mut inodes: Vec<_> = overlay.inodes.into_iter().collect();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
         for (ino, dirty) in inodes {
@@ -235,13 +250,20 @@ impl Home {
                 continue;
             }
             let stored = self.stored(root, ino).await?;
+            let before = stored.as_ref().map_or(0, |stored| stored.inode.allocated);
             let row = self.write_inode((batch, root), stored, dirty).await?;
+            let allocated = row.as_ref().map_or(0, |stored| stored.inode.allocated);
+            // What records say of it is no less, and may be too much.
+            totals.bytes = (totals.bytes + allocated).saturating_sub(before);
+            files.extend(row.as_ref().map(|_| (ino, allocated)));
             rows.insert(ino, row.map(|stored| stored.encode()));
         }
         let kept = changes_of(&overlay.kept, |kept| kept.to_vec());
         own.kept = self.write_table(batch, &own.kept, kept).await?;
         rows.insert(ORPHANS, Some(own.row(&totals)));
-        table::update(&self.content, batch, root, rows).await
+        let root = table::update(&self.content, batch, root, rows).await?;
+        *self.counted.lock() = Some(Counted { root, totals, files });
+        Ok(root)
     }
 
     pub(crate) async fn stored(&self, root: &Root, ino: u64) -> Result<Option<Stored>, Error> {
@@ -265,18 +287,25 @@ impl Home {
                 None => return Ok(None),
             },
         };
-        let old_size = stored.as_ref().map_or(0, |stored| stored.inode.size);
-        let (content, xattrs) = stored.map_or((None, None), |one| (one.content, one.xattrs));
+        let empty = || Stored::new(Inode { size: 0, allocated: 0, ..inode.clone() });
+        let stored = stored.unwrap_or_else(empty);
+        let mut stored = match inode.kind {
+            FileType::Regular => self.count(batch, stored, &dirty).await?,
+            _ => stored,
+        };
         let content = match inode.kind {
             FileType::Regular => {
-                self.write_ranges((batch, base), (content, old_size), &dirty.ranges).await?
+                let old = (stored.content, stored.inode.size);
+                self.write_ranges((batch, base), old, &dirty.ranges).await?
             }
-            FileType::Directory => self.write_names(batch, &content, &dirty).await?,
+            FileType::Directory => self.write_names(batch, &stored.content, &dirty).await?,
             _ => None,
         };
         let changes = changes_of(&dirty.xattrs, Xattr::encode);
-        let xattrs = self.write_table(batch, &xattrs, changes).await?;
-        Ok(Some(Stored { inode, content, xattrs }))
+        let xattrs = self.write_table(batch, &stored.xattrs, changes).await?;
+        let allocated = stored.inode.allocated;
+        stored = Stored { inode: Inode { allocated, ..inode }, content, xattrs, ..stored };
+        Ok(Some(stored))
     }
 
     /// Returns the bytes of a file that these keys of its extents stand for.
@@ -284,13 +313,42 @@ impl Home {
         self.extents.bytes_of(keys)
     }
 
-    /// Counts the bytes that a file of `size` takes.
-    pub(crate) async fn bytes_in(&self, content: &Root, size: u64) -> Result<u64, Error> {
-        if content.is_none() {
-            return Ok(0);
+    /// Counts what a file takes after changes of it.
+    async fn count(
+        &self,
+        batch: &mut Batch,
+        stored: Stored,
+        dirty: &Dirty,
+    ) -> Result<Stored, Error> {
+        let mut stored = self.counted(batch, stored).await?;
+        let before = (stored.taken, stored.inode.allocated / PAGE_BYTES);
+        let (taken, pages) = taken::update(&self.content, batch, before, &dirty.taken).await?;
+        stored.taken = taken;
+        stored.inode.allocated = pages * PAGE_BYTES;
+        Ok(stored)
+    }
+
+    /// Finds out what a file takes where that is not known: an earlier version has written it, or
+    /// it was damaged. Reads the tree of its content, once.
+    pub(crate) async fn counted(
+        &self,
+        batch: &mut Batch,
+        mut stored: Stored,
+    ) -> Result<Stored, Error> {
+        if stored.inode.kind != FileType::Regular || stored.taken != Taken::Unknown {
+            return Ok(stored);
         }
-        let extents = self.extents.extents(content, 0, size).await?;
-        Ok(extents.iter().filter(|extent| extent.data).map(|extent| extent.span).sum())
+        let size = stored.inode.size;
+        let extents = match stored.content {
+            Some(_) => self.extents.extents(&stored.content, 0, size).await?,
+            None => Vec::new(),
+        };
+        let data = extents.iter().filter(|extent| extent.data);
+        let ranges = data.map(|data| touched(&(data.position..data.position + data.span)));
+        let (taken, pages) = taken::write(&self.content, batch, ranges).await?;
+        stored.taken = taken;
+        stored.inode.allocated = pages * PAGE_BYTES;
+        Ok(stored)
     }
 
     async fn write_names(

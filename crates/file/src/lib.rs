@@ -2,9 +2,9 @@
 //!
 //! [`File`] is the [`rekindle_volume::Kind`] that the node registers. [`Files`] is the view of a
 //! front: POSIX calls by inode number. Where to look: `format` for every byte; `table` for inodes,
-//! names and extended attributes in pages; `overlay` for what the log has and the root has not;
-//! `home` for how records become a new version (the commit server); `files` for the calls; `repair`
-//! for damage.
+//! names and extended attributes in pages; `taken` for the pages that files take; `overlay` for what
+//! the log has and the root has not; `home` for how records become a new version (the commit
+//! server); `files` for the calls; `repair` for damage.
 
 mod caller;
 mod files;
@@ -20,6 +20,7 @@ mod repair;
 mod settings;
 mod state;
 mod table;
+mod taken;
 mod types;
 
 // The model of the tests serves the simulation, too, which knows this crate by its name.

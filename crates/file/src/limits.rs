@@ -18,6 +18,9 @@ pub const READERS_MAX: usize = 128;
 pub const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait of one change because the store takes less than clients give.
 pub const DELAY_MAX: Duration = Duration::from_millis(100);
+/// Longest wait of a change that the volume has no room for, for the commit that counts how much it
+/// has.
+pub const RECOUNT_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time that clients have to come back, after a start, to the files without a name that they use.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(60);
 /// Clients whose requests are remembered; the longest unheard one is forgotten first.

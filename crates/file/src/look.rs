@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use rekindle_content::tree::{self, Lookup, Root};
 use rekindle_content::{Content, Parent, Pointer};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 type Entry = Option<(u64, Pointer)>;
 
@@ -27,6 +28,8 @@ pub(crate) enum Stop {
     /// POSIX refuses it.
     Posix(Errno),
     Miss(Miss),
+    /// The volume lacks so many bytes for it, as far as is known.
+    Full(u64),
     /// The volume cannot be understood.
     Failed(Error),
 }
@@ -58,6 +61,8 @@ pub(crate) fn unreadable(bad: &Bad) -> Error {
 pub(crate) struct Look<'a> {
     content: &'a Content,
     found: Mutex<Found>,
+    /// Whether what is counted must be exact, or may be found by what is in RAM.
+    exact: AtomicBool,
 }
 
 #[derive(Default)]
@@ -69,7 +74,16 @@ struct Found {
 
 impl<'a> Look<'a> {
     pub(crate) fn new(content: &'a Content) -> Self {
-        Self { content, found: Mutex::default() }
+        Self { content, found: Mutex::default(), exact: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact.load(Ordering::Relaxed)
+    }
+
+    /// From now on what is counted must be exact. Whether it did not have to be before.
+    pub(crate) fn be_exact(&self) -> bool {
+        !self.exact.swap(true, Ordering::Relaxed)
     }
 
     /// The entry of a tree with the greatest key that is not above `key`.

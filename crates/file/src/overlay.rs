@@ -8,12 +8,14 @@ use crate::format::Bad;
 use crate::format::inode::Inode;
 use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
 use crate::format::rows::{Named, Totals, Xattr};
-use crate::ranges::{Backing, Ranges};
+use crate::ranges::{Backing, Part, Ranges};
+use crate::taken::{gaps, touched, whole};
 use crate::types::{Call, FILE_BYTES_MAX, Ino, Origin};
 use bytes::Bytes;
 use rekindle_base::Serial;
 use rekindle_staging::{Record, Source};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Range;
 
 /// The newest value of something, and the record that says so.
 type Newest<T> = (Serial, Option<T>);
@@ -36,6 +38,10 @@ pub(crate) struct Dirty {
     pub(crate) names: BTreeMap<u64, Newest<Named>>,
     pub(crate) xattrs: BTreeMap<u64, Newest<Xattr>>,
     pub(crate) ranges: Ranges,
+    /// Pages that the file takes, or takes no more.
+    pub(crate) taken: Ranges<bool>,
+    /// How many bytes more a record says that the file takes.
+    more: VecDeque<(Serial, i64)>,
 }
 
 /// An effect on the whole volume.
@@ -60,7 +66,21 @@ impl Overlay {
         let begin = self.whole.len();
         match record.kind {
             record::EFFECTS => {
+                // A record that changes the content of a file says of no other one what it takes.
+                let mut changed = None;
                 for effect in record::decode(&record.bytes)? {
+                    match &effect {
+                        Effect::Zero { ino, .. }
+                        | Effect::Copy { ino, .. }
+                        | Effect::Reserve { ino, .. } => changed = Some(*ino),
+                        Effect::More { bytes, .. } => {
+                            let dirty = changed.and_then(|ino| self.inodes.get_mut(&ino));
+                            if let Some(dirty) = dirty.filter(|_| *bytes != 0) {
+                                dirty.more.push_back((serial, *bytes));
+                            }
+                        }
+                        _ => {}
+                    }
                     self.effect(serial, effect)?;
                 }
             }
@@ -70,9 +90,11 @@ impl Overlay {
                 let dirty = self.inodes.entry(ino).or_default();
                 dirty.inode = Some((serial, Some(inode)));
                 let range = offset..offset.saturating_add(length);
+                dirty.take(&range, serial);
                 let source = record.source.behind(WRITE_HEAD_BYTES as u64);
                 dirty.ranges.put(range, serial, Backing::Record(source));
                 if more != 0 {
+                    dirty.more.push_back((serial, more));
                     self.whole.push_back((serial, Whole::More { bytes: more, inodes: 0 }));
                 }
             }
@@ -105,7 +127,12 @@ impl Overlay {
             Effect::Zero { ino, offset, length } => {
                 let dirty = self.inodes.entry(ino).or_default();
                 let range = offset..offset.saturating_add(length).min(FILE_BYTES_MAX);
+                dirty.taken.put(whole(&range), serial, false);
                 dirty.ranges.put(range, serial, Backing::Record(Source::Zero));
+            }
+            Effect::Reserve { ino, offset, length } => {
+                let dirty = self.inodes.entry(ino).or_default();
+                dirty.take(&(offset..offset.saturating_add(length).min(FILE_BYTES_MAX)), serial);
             }
             Effect::Copy { ino, offset, length, from, at } => {
                 let changed = self.inodes.get(&from);
@@ -113,6 +140,7 @@ impl Overlay {
                     return Err(Bad("the record copies a range that the root does not have"));
                 }
                 let dirty = self.inodes.entry(ino).or_default();
+                dirty.take(&(offset..offset + length), serial);
                 let backing = Backing::File { ino: from, at };
                 dirty.ranges.put(offset..offset + length, serial, backing);
             }
@@ -132,6 +160,15 @@ impl Overlay {
         Ok(())
     }
 
+    /// Returns no fewer bytes than the next commit may find to be free that are not so now.
+    pub(crate) fn in_doubt(&self) -> u64 {
+        let more = self.whole.iter().map(|(_, whole)| match whole {
+            Whole::More { bytes, .. } => bytes.max(&0).cast_unsigned(),
+            _ => 0,
+        });
+        more.sum()
+    }
+
     /// Adds what the records say of the whole volume.
     pub(crate) fn apply_to(&self, totals: &mut Totals) {
         self.whole.iter().for_each(|(_, whole)| whole.apply(totals));
@@ -148,15 +185,51 @@ impl Overlay {
             dirty.names.retain(|_, (serial, _)| *serial > checkpoint);
             dirty.xattrs.retain(|_, (serial, _)| *serial > checkpoint);
             dirty.ranges.finish(checkpoint);
+            dirty.taken.finish(checkpoint);
+            dirty.more.retain(|(serial, _)| *serial > checkpoint);
             !dirty.is_empty()
         });
     }
 }
 
 impl Dirty {
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.inode, Some((_, None)))
+    }
+
     fn is_empty(&self) -> bool {
-        let Dirty { inode, names, xattrs, ranges } = self;
-        inode.is_none() && names.is_empty() && xattrs.is_empty() && ranges.is_empty()
+        let Dirty { inode, names, xattrs, ranges, taken, more: _ } = self;
+        inode.is_none()
+            && names.is_empty()
+            && xattrs.is_empty()
+            && ranges.is_empty()
+            && taken.is_empty()
+    }
+
+    /// Notes that the file takes the pages of a range of bytes.
+    fn take(&mut self, bytes: &Range<u64>, serial: Serial) {
+        let mut pages = touched(bytes);
+        if gaps(&self.taken, &pages).is_empty()
+            && self.taken.within(pages.clone()).all(|part| part.backing)
+        {
+            return;
+        }
+        // What meets it may be said anew: it is as true.
+        let wider = pages.start.saturating_sub(1)..pages.end.saturating_add(1);
+        for Part { range, backing: is_taken } in self.taken.around(wider) {
+            if is_taken {
+                pages = pages.start.min(range.start)..pages.end.max(range.end);
+            }
+        }
+        self.taken.put(pages, serial, true);
+    }
+
+    /// Corrects how many bytes the file takes: the root counts so many.
+    pub(crate) fn recount(&mut self, allocated: u64) {
+        if let Some((_, Some(inode))) = &mut self.inode {
+            let more = self.more.iter().map(|(_, more)| more).sum();
+            inode.allocated = allocated.saturating_add_signed(more);
+        }
     }
 }
 

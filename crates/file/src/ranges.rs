@@ -6,15 +6,27 @@ use rekindle_staging::Source;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Pieces without overlap, by their first byte.
-#[derive(Default, Clone)]
-pub(crate) struct Ranges(BTreeMap<u64, Piece>);
+/// What is said of a range, from its first unit on.
+pub(crate) trait Behind: Clone {
+    /// What is said of the rest, behind so many units.
+    fn behind(&self, units: u64) -> Self;
+}
+
+/// Pieces without overlap, by their first byte, or page.
+#[derive(Clone)]
+pub(crate) struct Ranges<B = Backing>(BTreeMap<u64, Piece<B>>);
 
 #[derive(Clone)]
-struct Piece {
+struct Piece<B> {
     end: u64,
     serial: Serial,
-    backing: Backing,
+    backing: B,
+}
+
+impl<B> Default for Ranges<B> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
 }
 
 /// Where the bytes of a range are, from its first one on.
@@ -26,32 +38,34 @@ pub(crate) enum Backing {
     File { ino: Ino, at: u64 },
 }
 
-impl Backing {
+impl Behind for Backing {
     fn behind(&self, bytes: u64) -> Self {
         match self {
             Self::Record(source) => Self::Record(source.behind(bytes)),
             Self::File { ino, at } => Self::File { ino: *ino, at: at + bytes },
         }
     }
+}
 
+impl Backing {
     pub(crate) fn is_zero(&self) -> bool {
         matches!(self, Self::Record(Source::Zero))
     }
 }
 
 /// A part of a piece.
-pub(crate) struct Part {
+pub(crate) struct Part<B = Backing> {
     pub(crate) range: Range<u64>,
-    pub(crate) backing: Backing,
+    pub(crate) backing: B,
 }
 
-impl Ranges {
+impl<B: Behind> Ranges<B> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Puts a range.
-    pub(crate) fn put(&mut self, range: Range<u64>, serial: Serial, backing: Backing) {
+    pub(crate) fn put(&mut self, range: Range<u64>, serial: Serial, backing: B) {
         if range.is_empty() {
             return;
         }
@@ -77,7 +91,7 @@ impl Ranges {
     }
 
     /// Returns what there is within a range, ascending.
-    pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Part> + '_ {
+    pub(crate) fn within(&self, range: Range<u64>) -> impl Iterator<Item = Part<B>> + '_ {
         let first =
             self.0.range(..=range.start).next_back().map_or(range.start, |(start, _)| *start);
         let (begin, end) = (range.start, range.end);
@@ -88,6 +102,19 @@ impl Ranges {
         })
     }
 
+    /// Returns the whole pieces of which a part lies within a range.
+    pub(crate) fn around(&self, range: Range<u64>) -> Vec<Part<B>> {
+        let first = self.within(range.clone()).next().map_or(range.start, |part| {
+            let piece = self.0.range(..=part.range.start).next_back();
+            piece.map_or(part.range.start, |(start, _)| *start)
+        });
+        let pieces = self.0.range(first..range.end.max(first)).map(|(start, piece)| Part {
+            range: *start..piece.end,
+            backing: piece.backing.clone(),
+        });
+        pieces.collect()
+    }
+
     pub(crate) fn has_any(&self, range: Range<u64>) -> bool {
         self.within(range).next().is_some()
     }
@@ -95,6 +122,12 @@ impl Ranges {
     /// Drops what the root has.
     pub(crate) fn finish(&mut self, checkpoint: Serial) {
         self.0.retain(|_, piece| piece.serial > checkpoint);
+    }
+}
+
+impl Behind for bool {
+    fn behind(&self, _units: u64) -> Self {
+        *self
     }
 }
 

@@ -6,11 +6,14 @@ use crate::format::page::Row;
 use crate::format::rows::{Named, Tables, Totals, Xattr};
 use crate::look::{Look, Stop};
 use crate::overlay::{Dirty, Overlay};
+use crate::ranges::Ranges;
 use crate::table;
+use crate::taken::{Taken, gaps};
 use crate::types::{Errno, FileType, Ino, ROOT};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_base::Serial;
+use rekindle_block::PAGE_BYTES;
 use rekindle_content::Pointer;
 use rekindle_content::tree::Root;
 use std::collections::{BTreeMap, HashMap};
@@ -19,6 +22,9 @@ use std::ops::Range;
 /// Flags of an inode's row: which children it has.
 pub(crate) const HAS_CONTENT: u8 = 1;
 pub(crate) const HAS_XATTRS: u8 = 2;
+pub(crate) const HAS_TAKEN: u8 = 4;
+/// Flag of a regular file whose taken pages are known: without a table, they are its first ones.
+pub(crate) const IS_COUNTED: u8 = 8;
 
 /// The directory of the files that have no name and are in use. Its row is the volume's own.
 pub(crate) const ORPHANS: Ino = 0;
@@ -48,21 +54,41 @@ pub(crate) struct Stored {
     /// Of a file: its extents. Of a directory: its names.
     pub(crate) content: Root,
     pub(crate) xattrs: Root,
+    /// Of a regular file: the pages that it takes.
+    pub(crate) taken: Taken,
 }
 
 impl Stored {
+    /// An inode without content.
+    pub(crate) fn new(inode: Inode) -> Self {
+        Self { inode, content: None, xattrs: None, taken: Taken::First(0) }
+    }
+
     pub(crate) fn decode(row: &Row) -> Result<Self, Bad> {
         let (inode, flags) = Inode::decode(&row.bytes)?;
         let mut children = row.children.iter().copied();
         let content = if flags & HAS_CONTENT != 0 { children.next() } else { None };
         let xattrs = if flags & HAS_XATTRS != 0 { children.next() } else { None };
-        Ok(Self { inode, content, xattrs })
+        let table = if flags & HAS_TAKEN != 0 { children.next() } else { None };
+        let taken = match table {
+            _ if flags & IS_COUNTED == 0 => Taken::Unknown,
+            Some(table) => Taken::Table(Some(table)),
+            None => Taken::First(inode.allocated / PAGE_BYTES),
+        };
+        Ok(Self { inode, content, xattrs, taken })
     }
 
     pub(crate) fn encode(&self) -> Row {
         let flag = |root: &Root, flag| if root.is_some() { flag } else { 0 };
-        let flags = flag(&self.content, HAS_CONTENT) | flag(&self.xattrs, HAS_XATTRS);
-        let children: Vec<Pointer> = self.content.into_iter().chain(self.xattrs).collect();
+        let is_counted = self.inode.kind == FileType::Regular && self.taken != Taken::Unknown;
+        let counted = if is_counted { IS_COUNTED } else { 0 };
+        let table = if let Taken::Table(table) = self.taken { table } else { None };
+        let flags = flag(&self.content, HAS_CONTENT)
+            | flag(&self.xattrs, HAS_XATTRS)
+            | flag(&table, HAS_TAKEN)
+            | counted;
+        let children: Vec<Pointer> =
+            self.content.into_iter().chain(self.xattrs).chain(table).collect();
         Row { bytes: self.inode.encode(flags), children }
     }
 }
@@ -118,7 +144,7 @@ impl View<'_> {
     pub(crate) fn stored(&self, ino: Ino) -> Result<Option<Stored>, Stop> {
         let row = table::find(self.look, &self.state.root, ino)?;
         let stored = row.map(|row| Stored::decode(&row)).transpose()?;
-        let first = || Stored { inode: self.state.first_root.clone(), content: None, xattrs: None };
+        let first = || Stored::new(self.state.first_root.clone());
         Ok(stored.or_else(|| (ino == ROOT).then(first)))
     }
 
@@ -132,6 +158,37 @@ impl View<'_> {
             None => self.stored(ino)?.map(|stored| stored.inode),
         };
         found.ok_or(Stop::Posix(Errno::STALE))
+    }
+
+    /// Counts the pages of a range that a file takes. Unless the look must be exact, the count may
+    /// be too small: what is not in RAM is left out.
+    pub(crate) fn taken(&self, ino: Ino, pages: &Range<u64>) -> Result<u64, Stop> {
+        let none = Ranges::default();
+        let newer = self.dirty(ino).map_or(&none, |dirty| &dirty.taken);
+        let newer_pages = newer.within(pages.clone()).filter(|part| part.backing);
+        let mut count: u64 = newer_pages.map(|part| part.range.end - part.range.start).sum();
+        let gaps = gaps(newer, pages);
+        if gaps.is_empty() {
+            return Ok(count);
+        }
+        let stored = match self.stored(ino) {
+            Err(Stop::Miss(_)) if !self.look.is_exact() => return Ok(count),
+            stored => stored?,
+        };
+        let taken = stored.map_or(Taken::First(0), |stored| stored.taken);
+        for gap in gaps {
+            count += taken.count(self.look, &gap)?;
+        }
+        Ok(count)
+    }
+
+    /// Refuses a change for which the volume has no room.
+    pub(crate) fn fits(&self, more: i64, room: u64) -> Result<(), Stop> {
+        let after = self.totals().bytes.saturating_add_signed(more);
+        match after.checked_sub(room) {
+            Some(lack @ 1..) if more > 0 => Err(Stop::Full(lack)),
+            _ => Ok(()),
+        }
     }
 
     /// Returns a directory; another inode is refused.

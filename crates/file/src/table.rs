@@ -8,7 +8,7 @@ use crate::format::Bad;
 use crate::format::page::{self, Row, View};
 use crate::limits;
 use crate::look::{Look, Stop, unreadable};
-use crate::types::Error;
+use crate::types::{Errno, Error};
 use rekindle_content::tree::{self, Root};
 use rekindle_content::{Batch, Class, Content, Parent, Pointer};
 use std::collections::BTreeMap;
@@ -50,6 +50,25 @@ pub(crate) fn scan(
     Ok(())
 }
 
+/// Looks for the last row before a key.
+pub(crate) fn before(
+    look: &Look<'_>,
+    root: &Root,
+    key: u64,
+) -> Result<Option<(u64, Vec<u8>)>, Stop> {
+    let mut key = key;
+    while let Some(below) = key.checked_sub(1) {
+        let Some((at, pointer)) = look.floor(root, below)? else { break };
+        let page = look.page(&pointer)?;
+        let view = View::of(page.content())?;
+        if let Some(index) = view.lower_bound(key).checked_sub(1) {
+            return Ok(Some((view.key(index), view.row(index)?.0.to_vec())));
+        }
+        key = at;
+    }
+    Ok(None)
+}
+
 fn row(page: &Parent, view: &View<'_>, index: usize) -> Result<Row, Bad> {
     let (bytes, children) = view.row(index)?;
     let child = |index| page.child(index).ok_or(Bad("a row names a child that is missing"));
@@ -65,6 +84,7 @@ pub(crate) async fn get(content: &Content, root: &Root, key: u64) -> Result<Opti
             Ok(row) => return Ok(row),
             Err(Stop::Miss(miss)) => look.fetch(miss).await?,
             Err(Stop::Posix(errno)) => return Err(errno.into()),
+            Err(Stop::Full(_)) => return Err(Errno::NOSPC.into()),
             Err(Stop::Failed(error)) => return Err(error),
         }
     }

@@ -6,6 +6,7 @@ use crate::files::draft::Draft;
 use crate::files::frozen::{Whence, is_present, whence};
 use crate::format::rows::Xattr;
 use crate::state::View;
+use crate::taken::whole;
 use crate::types::{
     Attr, Errno, FILE_BYTES_MAX, FileType, Ino, NAME_BYTES_MAX, SetAttr, SetXattr, XATTR_BYTES_MAX,
 };
@@ -38,7 +39,8 @@ impl Files {
                 draft.inode(ino)?.modified = now;
             }
             let inode = draft.inode(ino)?;
-            inode.mode = caller.settled(set.mode.map_or(inode.mode, |mode| mode & 0o7777));
+            let mode = set.mode.map_or(inode.mode, |mode| mode & 0o7777);
+            inode.mode = caller.settled(mode, &inode.attr(ino));
             inode.uid = set.uid.unwrap_or(inode.uid);
             inode.gid = set.gid.unwrap_or(inode.gid);
             inode.accessed = set.accessed.unwrap_or(inode.accessed);
@@ -135,11 +137,13 @@ pub(super) fn resize(
     size: u64,
 ) -> Result<(), crate::look::Stop> {
     let inode = draft.inode(ino)?;
-    let (before, allocated) = (inode.size, inode.allocated);
-    inode.size = size;
-    if size < before {
-        draft.zero(ino, size, FILE_BYTES_MAX - size);
-        draft.allocate(ino, allocated.min(size))?;
+    let is_cut = size < inode.size || size == inode.size && inode.beyond > 0;
+    if !is_cut {
+        inode.grow(size);
+        return Ok(());
     }
-    Ok(())
+    inode.size = size;
+    inode.beyond = 0;
+    draft.zero(ino, size, FILE_BYTES_MAX - size);
+    draft.give_back(ino, &whole(&(size..FILE_BYTES_MAX)))
 }

@@ -2,7 +2,6 @@
 
 use super::{Done, Files, Rest, Turn, judge};
 use crate::caller::Caller;
-use crate::files::attributes::resize;
 use crate::files::draft::Draft;
 use crate::files::frozen::is_present;
 use crate::format::inode::Inode;
@@ -11,6 +10,7 @@ use crate::limits;
 use crate::look::Stop;
 use crate::ranges::{Backing, Part};
 use crate::state::View;
+use crate::taken::{touched, whole};
 use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
@@ -125,15 +125,13 @@ impl Files {
         let plan = |view: &View<'_>| {
             judge(&caller, view)?;
             let mut inode = regular(view, ino)?;
-            let allocated = allocated_after(&inode, offset, end);
-            let more = allocated.cast_signed() - inode.allocated.cast_signed();
-            if more > 0 && view.totals().bytes.saturating_add_signed(more) > room {
-                return Err(Errno::NOSPC.into());
-            }
-            inode.size = inode.size.max(end);
-            inode.allocated = allocated;
+            let pages = touched(&(offset..end));
+            let new = pages.end - pages.start - view.taken(ino, &pages)?;
+            inode.grow(end);
+            let more = inode.take(new);
+            view.fits(more, room)?;
             (inode.modified, inode.changed) = (now, now);
-            inode.mode = caller.settled(inode.mode);
+            inode.mode = caller.settled(inode.mode, &inode.attr(ino));
             if let Some(witness) = caller.witness {
                 witness.changed(&inode.attr(ino));
             }
@@ -180,31 +178,28 @@ impl Files {
         if length == 0 {
             return Err(Errno::INVAL.into());
         }
-        let room = self.size();
         let plan = |draft: &mut Draft<'_, '_>| {
-            let inode = regular(draft.view, ino)?;
+            regular(draft.view, ino)?;
             let now = draft.now;
-            let keep_size = match what {
-                Allocate::Reserve { keep_size } => {
-                    // Space is taken by what is written, so a promise is only as good as this.
-                    let missing = end.saturating_sub(inode.allocated.max(offset));
-                    if draft.view.totals().bytes.saturating_add(missing) > room {
-                        return Err(Errno::NOSPC.into());
+            if what != (Allocate::Reserve { keep_size: true })
+                && what != (Allocate::Reserve { keep_size: false })
+            {
+                draft.zero(ino, offset, length);
+            }
+            match what {
+                Allocate::Punch => draft.give_back(ino, &whole(&(offset..end)))?,
+                Allocate::Reserve { keep_size } | Allocate::Zero { keep_size } => {
+                    let inode = draft.inode(ino)?;
+                    match keep_size {
+                        true => inode.reach(touched(&(offset..end)).end),
+                        false => inode.grow(end),
                     }
-                    keep_size
+                    draft.reserve(ino, offset, length);
+                    draft.take(ino, &touched(&(offset..end)))?;
                 }
-                Allocate::Punch | Allocate::Zero { .. } => {
-                    let within = end.min(inode.size).saturating_sub(offset);
-                    draft.zero(ino, offset, end - offset);
-                    draft.allocate(ino, inode.allocated.saturating_sub(within))?;
-                    matches!(what, Allocate::Punch | Allocate::Zero { keep_size: true })
-                }
-            };
-            if !keep_size && end > inode.size {
-                resize(draft, ino, end)?;
             }
             let inode = draft.inode(ino)?;
-            inode.mode = caller.settled(inode.mode);
+            inode.mode = caller.settled(inode.mode, &inode.attr(ino));
             (inode.modified, inode.changed) = (now, now);
             Ok(())
         };
@@ -261,16 +256,6 @@ impl Files {
             None => (false, end),
         })
     }
-}
-
-/// Returns how many bytes a file takes after a write: exact without holes, else an estimate.
-pub(super) fn allocated_after(inode: &Inode, offset: u64, end: u64) -> u64 {
-    let size = inode.size.max(end);
-    if inode.allocated >= inode.size {
-        // There is no hole below.
-        return inode.allocated + (end - offset.max(inode.size).min(end));
-    }
-    (inode.allocated + (end - offset)).min(size)
 }
 
 const _: () = assert!(PIECE_BYTES_MAX > 100 * WRITE_HEAD_BYTES);

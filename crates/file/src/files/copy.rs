@@ -1,7 +1,7 @@
 //! Copies of ranges of files. Whole pages that the root has are copied by one record, however long
 //! the range is: a commit has the copy show the same chunks. Other bytes are read and written.
 
-use super::bytes::{allocated_after, regular};
+use super::bytes::regular;
 use super::frozen::{Whence, is_present, whence};
 use super::{Done, Files};
 use crate::caller::Caller;
@@ -11,6 +11,7 @@ use crate::limits;
 use crate::look::Stop;
 use crate::ranges::Backing;
 use crate::state::View;
+use crate::taken::touched;
 use crate::types::{Errno, FILE_BYTES_MAX, Ino};
 use rekindle_block::PAGE_BYTES;
 
@@ -72,11 +73,11 @@ impl Files {
                 return Err(Errno::FBIG.into());
             }
             draft.copy(to, place, length);
-            draft.allocate(to.0, allocated_after(&target, to.1, end))?;
+            draft.inode(to.0)?.grow(end);
+            draft.take(to.0, &touched(&(to.1..end)))?;
             let now = draft.now;
             let inode = draft.inode(to.0)?;
-            inode.size = inode.size.max(end);
-            inode.mode = caller.settled(inode.mode);
+            inode.mode = caller.settled(inode.mode, &inode.attr(to.0));
             (inode.modified, inode.changed) = (now, now);
             Ok(within)
         };
@@ -109,7 +110,9 @@ fn pages(
             Backing::File { ino, at: there } => {
                 let length = whole(part.range.end - at);
                 let range = there..there + length;
-                let is_changed = dirty(ino).is_some_and(|dirty| dirty.ranges.has_any(range));
+                // A file that is gone has no changes, and the next root has no content of it.
+                let is_changed =
+                    dirty(ino).is_some_and(|dirty| dirty.is_gone() || dirty.ranges.has_any(range));
                 ((ino, there), if is_changed { 0 } else { length })
             }
             Backing::Record(_) => return Ok(None),

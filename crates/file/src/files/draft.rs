@@ -7,15 +7,18 @@ use crate::format::rows::{Named, Xattr};
 use crate::limits;
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
-use crate::types::{Errno, INO_BITS, Ino, Time};
+use crate::types::{Attr, Errno, INO_BITS, Ino, Time};
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 pub(super) struct Draft<'a, 'v> {
     pub(super) view: &'a View<'v>,
     pub(super) now: Time,
     inodes: BTreeMap<Ino, Option<Inode>>,
     effects: Vec<Effect>,
+    /// The inodes whose last name goes.
+    unnamed: Vec<Attr>,
     /// What a front keeps from now on, and whether it had kept nothing.
     kept: BTreeMap<Ino, (Option<Bytes>, bool)>,
     bytes: i64,
@@ -27,7 +30,8 @@ impl<'a, 'v> Draft<'a, 'v> {
     pub(super) fn new(view: &'a View<'v>, now: Time) -> Self {
         let next_ino = view.totals().next_ino;
         let (inodes, effects, kept) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { view, now, inodes, effects, kept, bytes: 0, count: 0, next_ino }
+        let unnamed = Vec::new();
+        Self { view, now, inodes, effects, unnamed, kept, bytes: 0, count: 0, next_ino }
     }
 
     /// Returns the inode, which the change leaves as the caller does.
@@ -71,6 +75,8 @@ impl<'a, 'v> Draft<'a, 'v> {
     /// Removes an inode that has no name any more; one in use keeps its content until its last use
     /// has ended.
     pub(super) fn release(&mut self, ino: Ino) -> Result<(), Stop> {
+        let attr = self.inode(ino)?.attr(ino);
+        self.unnamed.push(attr);
         if self.view.is_used(ino)? {
             let kind = self.inode(ino)?.kind;
             self.name(ORPHANS, ino, Named { name: Bytes::new(), ino, kind });
@@ -111,11 +117,21 @@ impl<'a, 'v> Draft<'a, 'v> {
         self.effects.push(Effect::Copy { ino, offset, length, from, at });
     }
 
-    /// Has a file take so many bytes.
-    pub(super) fn allocate(&mut self, ino: Ino, allocated: u64) -> Result<(), Stop> {
-        let inode = self.inode(ino)?;
-        let before = std::mem::replace(&mut inode.allocated, allocated);
-        self.bytes += allocated.cast_signed() - before.cast_signed();
+    pub(super) fn reserve(&mut self, ino: Ino, offset: u64, length: u64) {
+        self.effects.push(Effect::Reserve { ino, offset, length });
+    }
+
+    /// Counts that a file takes these pages from now on, after its size has grown with them.
+    pub(super) fn take(&mut self, ino: Ino, pages: &Range<u64>) -> Result<(), Stop> {
+        let new = pages.end - pages.start - self.view.taken(ino, pages)?;
+        self.bytes += self.inode(ino)?.take(new);
+        Ok(())
+    }
+
+    /// Counts that a file takes these pages no more.
+    pub(super) fn give_back(&mut self, ino: Ino, pages: &Range<u64>) -> Result<(), Stop> {
+        let gone = self.view.taken(ino, pages)?;
+        self.bytes += self.inode(ino)?.give_back(gone);
         Ok(())
     }
 
@@ -139,14 +155,12 @@ impl<'a, 'v> Draft<'a, 'v> {
 
     /// Returns the effects of the change, if the volume has room for it.
     pub(super) fn effects(self, size: u64, caller: &Caller<'_>) -> Result<Vec<Effect>, Stop> {
-        let used = self.view.totals().bytes;
-        if self.bytes > 0 && used.saturating_add_signed(self.bytes) > size {
-            return Err(Errno::NOSPC.into());
-        }
+        self.view.fits(self.bytes, size)?;
         if let Some(witness) = caller.witness {
             let left =
                 self.inodes.iter().filter_map(|(ino, inode)| Some(inode.as_ref()?.attr(*ino)));
             left.for_each(|attr| witness.changed(&attr));
+            self.unnamed.iter().for_each(|attr| witness.unnamed(attr));
         }
         // Inodes come first: what is gone takes its names with it.
         let kept = self.kept.into_iter();

@@ -24,7 +24,7 @@ use crate::limits;
 use crate::look::{Look, Stop, unreadable};
 use crate::state::{ORPHANS, State, View, decode_own};
 use crate::table;
-use crate::types::{Call, Error, Origin, Space, Time};
+use crate::types::{Call, Errno, Error, Origin, Space, Time};
 use draft::Draft;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};
@@ -192,6 +192,7 @@ impl Files {
     async fn overcome(&self, look: &Look<'_>, stop: Stop) -> Done<()> {
         match stop {
             Stop::Posix(errno) => Err(errno.into()),
+            Stop::Full(_) => Err(Errno::NOSPC.into()),
             Stop::Failed(error) => Err(error),
             Stop::Miss(miss) => Ok(look.fetch(miss).await.inspect_err(|error| {
                 self.staged().notice(&rekindle_staging::Error::Content(error.clone()));
@@ -223,14 +224,42 @@ impl Files {
     /// Looks at the state until everything that `plan` needs is in RAM, and returns with the turn
     /// in which the plan was made.
     async fn in_turn<T>(&self, plan: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<(Turn, T)> {
+        let mut may_recount = true;
+        loop {
+            let planned = self.plan_in_turn(&plan).await?;
+            match planned {
+                Ok(planned) => return Ok(planned),
+                Err(lack) if may_recount && self.in_doubt() >= lack => {
+                    may_recount = false;
+                    self.recount().await;
+                }
+                Err(_) => {
+                    self.staged().check_read()?;
+                    return Err(Errno::NOSPC.into());
+                }
+            }
+        }
+    }
+
+    /// The same. `Err` in it: the volume lacks so many bytes.
+    async fn plan_in_turn<T>(
+        &self,
+        plan: &impl Fn(&View<'_>) -> Result<T, Stop>,
+    ) -> Done<Result<(Turn, T), u64>> {
         let _hold = self.home.content.hold();
         let look = Look::new(&self.home.content);
         loop {
             let turn = self.home.turn.clone().lock_owned().await;
-            match self.look_once(&look, &plan) {
-                Ok(planned) => return Ok((turn, planned)),
-                Err(stop) => {
-                    drop(turn);
+            let stop = match self.look_once(&look, plan) {
+                Ok(planned) => return Ok(Ok((turn, planned))),
+                Err(stop) => stop,
+            };
+            drop(turn);
+            match stop {
+                // Not all was in RAM that the file takes already.
+                Stop::Full(_) if look.be_exact() => {}
+                Stop::Full(lack) => return Ok(Err(lack)),
+                stop => {
                     if matches!(stop, Stop::Posix(_)) {
                         // No record proves that this node still has the volume.
                         self.staged().check_read()?;
@@ -238,6 +267,19 @@ impl Files {
                     self.overcome(&look, stop).await?;
                 }
             }
+        }
+    }
+
+    /// Returns how many bytes a commit may give back.
+    fn in_doubt(&self) -> u64 {
+        self.home.state.lock().overlay.in_doubt()
+    }
+
+    /// Has a commit count what the volume's files take, if the store answers soon.
+    async fn recount(&self) {
+        let counted = self.env.timeout(limits::RECOUNT_TIME_MAX, self.staged().drain());
+        if !matches!(counted.await, Ok(Ok(_))) {
+            tracing::debug!("a change is refused by what is known: no commit has counted");
         }
     }
 

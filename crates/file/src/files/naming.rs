@@ -89,15 +89,16 @@ impl Files {
             let is_dir = node.kind == FileType::Directory;
             let inherits = parent.mode & SET_GROUP_ID != 0;
             let group = if inherits && is_dir { SET_GROUP_ID } else { 0 };
-            let inode = Inode {
+            let mut inode = Inode {
                 kind: node.kind,
-                mode: caller.settled(node.mode & 0o7777 | group),
+                mode: node.mode & 0o7777 | group,
                 links: if is_dir { 2 } else { 1 },
                 uid: caller.uid,
                 gid: if inherits { parent.gid } else { caller.gid },
                 device: node.device,
                 size: node.target.len() as u64,
                 allocated: 0,
+                beyond: 0,
                 parent: if is_dir { dir } else { 0 },
                 accessed: node.stamps.map_or(draft.now, |[accessed, _]| accessed),
                 modified: node.stamps.map_or(draft.now, |[_, modified]| modified),
@@ -105,6 +106,7 @@ impl Files {
                 created: draft.now,
                 target: Bytes::copy_from_slice(node.target),
             };
+            inode.mode = caller.settled(inode.mode, &inode.attr(0));
             let attr = inode.attr(0);
             let ino = draft.add(inode)?;
             let name = Bytes::copy_from_slice(name);

@@ -3,13 +3,13 @@
 //! | at | bytes | what |
 //! | --- | --- | --- |
 //! | 0 | 1 | type: 1 regular, 2 directory, 3 symlink, 4 FIFO, 5 socket, 6 and 7 devices |
-//! | 1 | 1 | in a row: 1 has content, 2 has extended attributes (its children, in this order) |
+//! | 1 | 1 | in a row: its children, see [`crate::state::Stored`] |
 //! | 2 | 2 | mode: 12 bits |
 //! | 4 | 4 | names |
 //! | 8 | 4 | uid |
 //! | 12 | 4 | gid |
 //! | 16 | 4 | device number |
-//! | 20 | 4 | zero |
+//! | 20 | 4 | of a regular file: pages that it takes beyond its size, at most |
 //! | 24 | 8 | size: bytes; of a directory, its entries |
 //! | 32 | 8 | bytes that the content takes |
 //! | 40 | 8 | of a directory: the one that holds it |
@@ -20,6 +20,7 @@
 use super::Bad;
 use crate::types::{Attr, FileType, Ino, Time};
 use bytes::Bytes;
+use rekindle_block::PAGE_BYTES;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -43,7 +44,7 @@ struct Raw {
     uid: U32,
     gid: U32,
     device: U32,
-    zero: U32,
+    beyond: U32,
     size: U64,
     allocated: U64,
     parent: U64,
@@ -63,6 +64,9 @@ pub(crate) struct Inode {
     /// Bytes; of a directory, its entries.
     pub(crate) size: u64,
     pub(crate) allocated: u64,
+    /// Of a regular file: no more pages than these are taken beyond its size; `u32::MAX`: any
+    /// number may be.
+    pub(crate) beyond: u32,
     /// Of a directory: the one that holds it.
     pub(crate) parent: Ino,
     pub(crate) accessed: Time,
@@ -85,7 +89,7 @@ impl Inode {
             uid: self.uid.into(),
             gid: self.gid.into(),
             device: self.device.into(),
-            zero: 0.into(),
+            beyond: self.beyond.into(),
             size: self.size.into(),
             allocated: self.allocated.into(),
             parent: self.parent.into(),
@@ -115,6 +119,7 @@ impl Inode {
             device: raw.device.get(),
             size: raw.size.get(),
             allocated: raw.allocated.get(),
+            beyond: raw.beyond.get(),
             parent: raw.parent.get(),
             accessed,
             modified,
@@ -123,6 +128,47 @@ impl Inode {
             target: Bytes::copy_from_slice(target),
         };
         Ok((inode, raw.flags))
+    }
+
+    /// Has a file have no fewer bytes than these.
+    pub(crate) fn grow(&mut self, size: u64) {
+        let pages = |bytes: u64| bytes.div_ceil(PAGE_BYTES);
+        let more = pages(size).saturating_sub(pages(self.size));
+        self.size = self.size.max(size);
+        if self.beyond != u32::MAX {
+            self.beyond = self.beyond.saturating_sub(u32::try_from(more).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Has a file take pages up to this one, beyond its size.
+    pub(crate) fn reach(&mut self, end: u64) {
+        let beyond = end.saturating_sub(self.size.div_ceil(PAGE_BYTES));
+        self.beyond = self.beyond.max(u32::try_from(beyond).unwrap_or(u32::MAX));
+    }
+
+    /// Counts that a file takes so many pages more, or fewer: it may have had some of them. Returns
+    /// how many bytes it takes more.
+    pub(crate) fn take(&mut self, pages: u64) -> i64 {
+        let after = self.allocated.saturating_add(pages * PAGE_BYTES);
+        self.settle(after.min(self.allocated.max(self.most())))
+    }
+
+    /// Counts that a file takes so many pages less, or more of them.
+    pub(crate) fn give_back(&mut self, pages: u64) -> i64 {
+        self.settle(self.allocated.saturating_sub(pages * PAGE_BYTES).min(self.most()))
+    }
+
+    /// Most bytes that the file may take.
+    fn most(&self) -> u64 {
+        match self.beyond {
+            u32::MAX => u64::MAX,
+            beyond => (self.size.div_ceil(PAGE_BYTES) + u64::from(beyond)) * PAGE_BYTES,
+        }
+    }
+
+    fn settle(&mut self, allocated: u64) -> i64 {
+        let before = std::mem::replace(&mut self.allocated, allocated);
+        allocated.cast_signed() - before.cast_signed()
     }
 
     pub(crate) fn attr(&self, ino: Ino) -> Attr {

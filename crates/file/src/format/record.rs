@@ -18,6 +18,7 @@
 //! | 11 | a front keeps this of an inode | number (8), inodes more (8), bytes, counted |
 //! | 12 | a front keeps nothing of an inode any more | number (8) |
 //! | 13 | a range of a file is that of another | five numbers (8 each): see [`Effect::Copy`] |
+//! | 14 | a file takes all pages of a range | number (8), offset (8), length (8) |
 //!
 //! Directory 0 has the files that have no name and are in use; their positions are their numbers.
 //!
@@ -72,6 +73,12 @@ pub(crate) enum Effect {
         length: u64,
         from: Ino,
         at: u64,
+    },
+    /// The file takes all pages of the range, whatever they hold.
+    Reserve {
+        ino: Ino,
+        offset: u64,
+        length: u64,
     },
     More {
         bytes: i64,
@@ -139,6 +146,7 @@ pub(crate) fn encode(effects: &[Effect]) -> Vec<u8> {
             Effect::Copy { ino, offset, length, from, at } => {
                 put(13, &[*ino, *offset, *length, *from, *at]);
             }
+            Effect::Reserve { ino, offset, length } => put(14, &[*ino, *offset, *length]),
         }
     }
     bytes
@@ -196,6 +204,7 @@ fn effect(reader: &mut Reader<'_>) -> Result<Effect, Bad> {
         }
         12 => Effect::Kept { ino, is_new: false, kept: None },
         13 => copy(ino, reader)?,
+        14 => Effect::Reserve { ino, offset: reader.u64()?, length: reader.u64()? },
         _ => return Err(Bad("the record has an unknown effect: upgrade rekindle")),
     })
 }

@@ -6,6 +6,7 @@
 //! | a page or a node of a directory | the names in it: the inodes stay |
 //! | a page or a node of extended attributes | the attributes in it |
 //! | a page or a node of the table of inodes | the inodes in it: names of them lead nowhere |
+//! | the same, of the pages that a file takes | what it has reserved: the others are found again |
 //! | the same, of files in use without a name | these become files that no name leads to |
 //! | the same, of what a front keeps | its clients open their files again |
 
@@ -17,6 +18,7 @@ use crate::repair::survey::Survey;
 use crate::repair::{NAMED_MAX, found};
 use crate::state::{ORPHANS, Own, Stored, decode_own};
 use crate::table;
+use crate::taken::Taken;
 use crate::types::{Error, FileType, Ino};
 use rekindle_content::tree::{Fates, Root, Values, joined, prune_inner, prune_outer};
 use rekindle_content::{Batch, Class, Error as ContentError, Pointer};
@@ -37,6 +39,8 @@ enum Loss {
     Bytes(Ino, Range<u64>),
     Names(Ino),
     Xattrs(Ino),
+    /// The pages that a file takes.
+    Taken(Ino),
     /// Files in use without a name.
     Orphans,
     /// What a front keeps.
@@ -85,10 +89,10 @@ pub(super) async fn cut(
         batch.flush().await?;
     }
     let hurt = losses.iter().filter_map(|loss| match loss {
-        Loss::Bytes(ino, _) => Some(*ino),
+        Loss::Taken(ino) => Some(*ino),
         _ => None,
     });
-    home.torn.lock().extend(hurt.chain(alive));
+    home.torn.lock().extend(hurt);
     let follows = follows(home, &survey).await?;
     let losses = told(home, &survey, &losses).await?;
     Ok(Cut { root: new, lost, losses, follows })
@@ -145,6 +149,9 @@ async fn told(home: &Home, survey: &Survey, losses: &[Loss]) -> Result<Vec<Strin
             }
             Loss::Xattrs(ino) => {
                 format!("{}: extended attributes", survey.path(home, *ino).await?)
+            }
+            Loss::Taken(ino) => {
+                format!("{}: what it has reserved", survey.path(home, *ino).await?)
             }
             Loss::Orphans => "which files without a name are in use".to_owned(),
             Loss::Kept => "what NFS clients have open and locked".to_owned(),
@@ -215,6 +222,12 @@ impl Rows<'_> {
             }
         };
         stored.xattrs = self.table(batch, &stored.xattrs, || Loss::Xattrs(ino)).await?;
+        if let Taken::Table(table) = stored.taken {
+            let losses = self.losses.len();
+            let table = self.table(batch, &table, || Loss::Taken(ino)).await?;
+            let is_whole = self.losses.len() == losses;
+            stored.taken = if is_whole { Taken::Table(table) } else { Taken::Unknown };
+        }
         Ok(stored.encode())
     }
 

@@ -4,7 +4,7 @@
 use crate::format::inode::Inode;
 use crate::format::page::Row;
 use crate::format::rows::{Named, Totals};
-use crate::home::Home;
+use crate::home::{Counted, Home};
 use crate::repair::survey::{Known, Survey};
 use crate::repair::{LOST_AND_FOUND, NAMED_MAX, found};
 use crate::state::{ORPHANS, Own, Stored};
@@ -204,9 +204,8 @@ impl Tidy<'_> {
             let mut stored = self.stored(ino).await?;
             let before = stored.inode.clone();
             self.count(ino, &known, &mut stored.inode);
-            if torn.contains(&ino) && stored.inode.kind == FileType::Regular {
-                let size = stored.inode.size;
-                stored.inode.allocated = self.home.bytes_in(&stored.content, size).await?;
+            if torn.contains(&ino) {
+                stored = self.home.counted(batch, stored).await?;
             }
             if let Some(changes) = self.names.remove(&ino) {
                 let content = &self.home.content;
@@ -242,7 +241,8 @@ impl Tidy<'_> {
         }
         rows.insert(ORPHANS, Some(own.row(&totals)));
         let new = table::update(&self.home.content, batch, self.root, rows).await?;
-        *self.home.recounted.lock() = Some((new, totals));
+        let counted = Counted { root: new, totals, files: Vec::new() };
+        *self.home.counted.lock() = Some(counted);
         Ok(new)
     }
 
@@ -295,7 +295,7 @@ impl Tidy<'_> {
                 ..root
             },
         };
-        Ok(Stored { inode, content: None, xattrs: None })
+        Ok(Stored::new(inode))
     }
 
     /// Takes what is gone from the tables of the volume's own row.

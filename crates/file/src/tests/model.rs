@@ -2,9 +2,11 @@
 
 use rekindle_base::random::Random;
 use rekindle_file::{
-    Attr, Caller, Errno, Error, FileType, Files, Ino, NewNode, ROOT, Rename, SetAttr, SetXattr,
+    Allocate, Attr, Caller, Errno, Error, FileType, Files, Ino, NewNode, ROOT, Rename, SetAttr,
+    SetXattr,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// A tree of names, and what each inode is.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -20,11 +22,42 @@ pub struct Node {
     pub data: Vec<u8>,
     pub names: BTreeMap<Vec<u8>, Ino>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub taken: Taken,
+}
+
+/// The pages that a file takes; `None`: it is not known which, of a model that was read. Models are
+/// compared without them: a volume shows how many they are, and exactly so after a commit only.
+#[derive(Clone)]
+pub struct Taken(pub Option<BTreeSet<u64>>);
+
+impl PartialEq for Taken {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Taken {}
+
+const PAGE: u64 = 4096;
+
+impl Taken {
+    fn change(&mut self, change: impl FnOnce(&mut BTreeSet<u64>)) {
+        self.0.as_mut().map(change);
+    }
+
+    fn take(&mut self, bytes: Range<u64>) {
+        self.change(|pages| pages.extend(bytes.start / PAGE..bytes.end.div_ceil(PAGE)));
+    }
+
+    fn give_back(&mut self, bytes: Range<u64>) {
+        let pages = bytes.start.div_ceil(PAGE)..bytes.end / PAGE;
+        self.change(|taken| taken.retain(|page| !pages.contains(page)));
+    }
 }
 
 impl std::fmt::Debug for Node {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Node { kind, mode, links, data, names, xattrs } = self;
+        let Node { kind, mode, links, data, names, xattrs, taken: _ } = self;
         let sum: u64 = data.iter().map(|byte| u64::from(*byte)).sum();
         write!(f, "{kind:?} {mode:o} {links} {} {sum} {names:?} {xattrs:?}", data.len())
     }
@@ -34,7 +67,8 @@ impl Node {
     fn new(kind: FileType) -> Self {
         let links = if kind == FileType::Directory { 2 } else { 1 };
         let (data, names, xattrs) = Default::default();
-        Self { kind, mode: 0o755, links, data, names, xattrs }
+        let taken = Taken(Some(BTreeSet::new()));
+        Self { kind, mode: 0o755, links, data, names, xattrs, taken }
     }
 }
 
@@ -82,6 +116,7 @@ pub enum Op {
     Rename(Place, Place, Rename),
     Write(Ino, u64, Vec<u8>),
     Resize(Ino, u64),
+    Allocate(Ino, Allocate, u64, u64),
     /// Copies so many bytes from one place to another.
     Copy((Ino, u64), (Ino, u64), u64),
     Mode(Ino, u16),
@@ -143,8 +178,17 @@ impl Model {
                 Op::Copy((file(dice), at(dice)), (file(dice), at(dice)), length)
             }
             85..88 => Op::Resize(file(dice), dice.below(25_000)),
-            88..92 => Op::Mode(pick(dice, any), dice.below(0o10000) as u16),
-            92..97 => {
+            88..91 => Op::Mode(pick(dice, any), dice.below(0o10000) as u16),
+            91..95 => {
+                let keep_size = dice.below(2) == 0;
+                let what = match dice.below(4) {
+                    0 => Allocate::Reserve { keep_size },
+                    1 => Allocate::Zero { keep_size },
+                    _ => Allocate::Punch,
+                };
+                Op::Allocate(file(dice), what, dice.below(40_000), 1 + dice.below(20_000))
+            }
+            95..98 => {
                 let how = [SetXattr::Any, SetXattr::Create, SetXattr::Replace];
                 let name = format!("user.{}", dice.below(3)).into_bytes();
                 Op::SetXattr(
@@ -242,6 +286,7 @@ impl Model {
                 let (begin, end) = (*offset as usize, *offset as usize + data.len());
                 node.data.resize(node.data.len().max(end), 0);
                 node.data[begin..end].copy_from_slice(data);
+                node.taken.take(begin as u64..end as u64);
             }
             Op::Copy((from, at), (to, offset), length) => {
                 if from == to && *at < offset + length && *offset < at + length {
@@ -262,6 +307,7 @@ impl Model {
                     let end = offset + copied.len();
                     node.data.resize(node.data.len().max(end), 0);
                     node.data[offset..end].copy_from_slice(&copied);
+                    node.taken.take(offset as u64..end as u64);
                 }
             }
             Op::Resize(ino, size) => {
@@ -269,7 +315,30 @@ impl Model {
                 if node.kind == FileType::Directory {
                     return Err(Errno::ISDIR);
                 }
+                if *size <= node.data.len() as u64 {
+                    node.taken.give_back(*size..u64::MAX);
+                }
                 node.data.resize(*size as usize, 0);
+            }
+            Op::Allocate(ino, what, offset, length) => {
+                let node = self.node(*ino);
+                if node.kind == FileType::Directory {
+                    return Err(Errno::ISDIR);
+                }
+                let range = *offset..offset + length;
+                if !matches!(what, Allocate::Reserve { .. }) {
+                    let within = |at: u64| node.data.len().min(at as usize);
+                    let zeros = within(range.start)..within(range.end);
+                    node.data[zeros].fill(0);
+                }
+                match what {
+                    Allocate::Punch => node.taken.give_back(range),
+                    Allocate::Reserve { keep_size } | Allocate::Zero { keep_size } => {
+                        let size = node.data.len().max(range.end as usize);
+                        node.data.resize(if *keep_size { node.data.len() } else { size }, 0);
+                        node.taken.take(range);
+                    }
+                }
             }
             Op::Mode(ino, mode) => self.node(*ino).mode = *mode,
             Op::SetXattr(ino, name, value, how) => {
@@ -356,7 +425,7 @@ impl Model {
         while let Some(ino) = open.pop() {
             let attr = files.attr(ino).await?;
             let mut node = Node::new(attr.kind);
-            (node.mode, node.links) = (attr.mode, attr.links);
+            (node.mode, node.links, node.taken) = (attr.mode, attr.links, Taken(None));
             match attr.kind {
                 FileType::Directory => {
                     let (mut after, mut count) = (0, 0);
@@ -424,6 +493,9 @@ pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
         Op::Resize(ino, size) => {
             let set = SetAttr { size: Some(*size), ..SetAttr::default() };
             files.set_attr(caller, *ino, &set).await?;
+        }
+        Op::Allocate(ino, what, offset, length) => {
+            files.allocate(caller, *ino, *what, *offset, *length).await?;
         }
         Op::Mode(ino, mode) => {
             let set = SetAttr { mode: Some(*mode), ..SetAttr::default() };

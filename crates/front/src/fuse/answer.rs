@@ -7,6 +7,7 @@ use super::wire::{InHeader, O_EXCL, O_TRUNC, Op, SetAttrIn, SizeOut, valid};
 use crate::target::{Failed, Target};
 use bytes::Bytes;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use rekindle_env::Timestamp;
 use rekindle_file::{
     Attr, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Halt, Ino, NewNode, Origin, SetAttr,
@@ -54,8 +55,15 @@ impl<T: Target> Question<'_, T> {
             Op::Lookup { name } => self.look_up(name).await?,
             Op::GetAttr => Body::attr(&target.attr(ino).await?),
             Op::SetAttr(set) => {
-                let caller = settled(caller, set.valid & valid::KILL_SET_ID != 0);
-                Body::attr(&target.set_attr(caller, ino, &set_attr(&set, self.now)?).await?)
+                if !sets_nothing(&set) || self.is_owner().await? {
+                    let kills = sets_nothing(&set) || set.valid & valid::KILL_SET_ID != 0;
+                    let witness = kills.then(|| self.no_set_id());
+                    let caller = settled(caller, witness.as_ref());
+                    let set = set_attr(&set, self.now)?;
+                    Body::attr(&target.set_attr(caller, ino, &set).await?)
+                } else {
+                    Body::attr(&target.attr(ino).await?)
+                }
             }
             Op::ReadLink => Body::data(target.read_link(ino).await?),
             Op::Symlink { .. } | Op::MakeNode { .. } | Op::MakeDir { .. } => {
@@ -70,11 +78,7 @@ impl<T: Target> Question<'_, T> {
                 };
                 self.created(&attr).await?
             }
-            Op::Unlink { name } => done(target.unlink(caller, ino, name).await?),
-            Op::RemoveDir { name } => done(target.remove_dir(caller, ino, name).await?),
-            Op::Rename { name, to, how } => {
-                done(target.rename(caller, (ino, name), to, how).await?)
-            }
+            Op::Unlink { .. } | Op::RemoveDir { .. } | Op::Rename { .. } => self.unname(op).await?,
             Op::Link { ino: linked, name } => {
                 Body::entry(&target.link(caller, linked, ino, name).await?)
             }
@@ -106,6 +110,29 @@ impl<T: Target> Question<'_, T> {
             | Op::ListXattrs { .. }
             | Op::RemoveXattr { .. } => self.xattr(op).await?,
         })
+    }
+
+    /// Takes a name away, or moves it over another one.
+    async fn unname(&self, op: Op<'_>) -> Result<Body, Failed> {
+        let (target, dir, unnamed) = (self.target, self.header.ino, Unnamed::default());
+        let caller = Caller { witness: Some(&unnamed), ..self.caller() };
+        match op {
+            Op::Unlink { name } => target.unlink(caller, dir, name).await?,
+            Op::RemoveDir { name } => target.remove_dir(caller, dir, name).await?,
+            Op::Rename { name, to, how } => target.rename(caller, (dir, name), to, how).await?,
+            _ => return Err(Errno::INVAL.into()),
+        }
+        Ok(Body::unnamed(unnamed.0.into_inner()))
+    }
+
+    /// Whether the caller may do what an owner may.
+    async fn is_owner(&self) -> Result<bool, Failed> {
+        let uid = self.header.uid;
+        Ok(uid == 0 || uid == self.target.attr(self.header.ino).await?.uid)
+    }
+
+    fn no_set_id(&self) -> NoSetId {
+        NoSetId { uid: self.header.uid, gid: self.header.gid }
     }
 
     fn caller(&self) -> Caller<'static> {
@@ -190,14 +217,16 @@ impl<T: Target> Question<'_, T> {
             Op::Read { offset, size } => Body::data(target.read(ino, offset, size as usize).await?),
             Op::Write { offset, kills_set_id, data } => {
                 within(offset, data.len() as u64)?;
-                let caller = settled(caller, kills_set_id);
+                let witness = kills_set_id.then(|| self.no_set_id());
+                let caller = settled(caller, witness.as_ref());
                 target.write(caller, ino, offset, data).await?;
                 size_of_reply(data.len())
             }
             Op::Allocate { what, offset, length } => {
                 within(offset, length)?;
                 // The kernel does not say it here.
-                let caller = settled(caller, self.header.uid != 0);
+                let witness = (self.header.uid != 0).then(|| self.no_set_id());
+                let caller = settled(caller, witness.as_ref());
                 done(target.allocate(caller, ino, what, (offset, length)).await?)
             }
             Op::Copy { offset, to, length } => {
@@ -206,7 +235,8 @@ impl<T: Target> Question<'_, T> {
                 within(offset, 0)?;
                 within(to.1, 0)?;
                 // The kernel does not say it here.
-                let caller = settled(caller, self.header.uid != 0);
+                let witness = (self.header.uid != 0).then(|| self.no_set_id());
+                let caller = settled(caller, witness.as_ref());
                 let copied = target.copy(caller, (ino, offset), to, length).await?;
                 size_of_reply(usize::try_from(copied).unwrap_or(usize::MAX))
             }
@@ -325,13 +355,25 @@ fn within(offset: u64, length: u64) -> Result<(), Errno> {
     }
 }
 
-/// The caller whose change takes set-id bits away, if `kills`.
-fn settled(caller: Caller<'static>, kills: bool) -> Caller<'static> {
-    Caller { witness: kills.then_some(&NoSetId as &dyn Witness), ..caller }
+/// The caller whose change has a witness.
+fn settled<'a>(caller: Caller<'static>, witness: Option<&'a NoSetId>) -> Caller<'a> {
+    Caller { witness: witness.map(|witness| witness as &dyn Witness), ..caller }
 }
 
-/// Lets every change pass: the kernel has judged it. No set-id bit stays.
-struct NoSetId;
+/// Whether a SETATTR sets nothing, as far as can be seen: a change of the owner to the one that it
+/// is, which takes set-id bits away. The kernel has not judged whether the caller may do that. It
+/// also sends this before a write by anybody to a file with such bits, which takes them itself.
+fn sets_nothing(set: &SetAttrIn) -> bool {
+    set.valid & !(valid::HANDLE | valid::LOCK_OWNER) == 0
+}
+
+/// Lets every change pass: the kernel has judged it. No set-id bit of a file stays. As in Linux, a
+/// group's bit without the right to execute stays if the caller is in that group (only his first
+/// one is known here) or privileged.
+struct NoSetId {
+    uid: u32,
+    gid: u32,
+}
 
 impl Witness for NoSetId {
     fn judge(&self, _sight: &dyn Sight) -> Result<(), Halt> {
@@ -342,7 +384,35 @@ impl Witness for NoSetId {
         without_set_id(mode)
     }
 
+    fn settle(&self, mode: u16, before: &Attr) -> u16 {
+        if before.kind == FileType::Directory {
+            return mode;
+        }
+        let is_member = self.uid == 0 || self.gid == before.gid;
+        self.settle_mode(mode) & if is_member { !0 } else { !0o2000 }
+    }
+
     fn changed(&self, _attr: &Attr) {}
+}
+
+/// Notes the inodes whose last name a change takes.
+#[derive(Default)]
+struct Unnamed(Mutex<Vec<Attr>>);
+
+impl Witness for Unnamed {
+    fn judge(&self, _sight: &dyn Sight) -> Result<(), Halt> {
+        Ok(())
+    }
+
+    fn settle_mode(&self, mode: u16) -> u16 {
+        mode
+    }
+
+    fn changed(&self, _attr: &Attr) {}
+
+    fn unnamed(&self, attr: &Attr) {
+        self.0.lock().push(*attr);
+    }
 }
 
 fn set_attr(asked: &SetAttrIn, now: Timestamp) -> Result<SetAttr, Errno> {

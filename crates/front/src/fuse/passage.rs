@@ -186,7 +186,8 @@ impl Messages for Replies {
                 return Err(Garbage::Length(length));
             }
             self.0.rest = u64::from(length) - OUT_HEADER_BYTES as u64;
-            count += 1;
+            // A notice answers no request.
+            count += u64::from(head[8..] != [0; 8]);
         }
         Ok(count)
     }

@@ -1,7 +1,7 @@
 //! Replies: what the file system says, in the structures of the kernel.
 
 use super::limits;
-use super::wire::{AttrOut, EntryOut, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut};
+use super::wire::{AttrOut, EntryOut, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED};
 use super::wire::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
 use super::wire::{ValidAttrOut, open};
 use bytes::Bytes;
@@ -43,17 +43,35 @@ pub fn reply(unique: u64, body: Result<Body, Errno>) -> Reply {
 pub struct Body {
     bytes: Vec<u8>,
     data: Bytes,
+    /// Inodes that have lost their last name.
+    unnamed: Vec<Attr>,
 }
 
 impl Body {
     /// A structure.
     pub fn of(value: &(impl IntoBytes + Immutable)) -> Self {
-        Self { bytes: value.as_bytes().to_vec(), data: Bytes::new() }
+        Self { bytes: value.as_bytes().to_vec(), ..Self::default() }
     }
 
     /// Data alone.
     pub fn data(data: Bytes) -> Self {
-        Self { bytes: Vec::new(), data }
+        Self { data, ..Self::default() }
+    }
+
+    /// Success of a change that took the last name of inodes.
+    pub fn unnamed(unnamed: Vec<Attr>) -> Self {
+        Self { unnamed, ..Self::default() }
+    }
+
+    /// Returns what the mount is told before the reply: what it answers in the place of the file
+    /// system, once an inode is no more that a program still has open, or works in.
+    pub fn notices(&self) -> Vec<Reply> {
+        let notice = |of: &Attr| {
+            let length = (OUT_HEADER_BYTES + size_of::<AttrOut>()) as u32;
+            let head = OutHeader { length, error: UNNAMED, unique: 0 };
+            Reply { head: [head.as_bytes(), attr(of).as_bytes()].concat(), data: Bytes::new() }
+        };
+        self.unnamed.iter().map(notice).collect()
     }
 
     /// A name that was found or made.
@@ -232,6 +250,6 @@ impl Listing {
     }
 
     pub fn body(self) -> Body {
-        Body { bytes: self.bytes, data: Bytes::new() }
+        Body { bytes: self.bytes, ..Body::default() }
     }
 }

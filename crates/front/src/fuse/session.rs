@@ -8,7 +8,7 @@ use super::answer::Question;
 use super::clients::{Clients, Enrolled};
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
-use super::replies::{Reply, reply};
+use super::replies::{Body, Reply, reply};
 use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
 use crate::target::{Failed, Target};
@@ -263,6 +263,9 @@ impl<T: Target> Session<T> {
                 Err(Failed::HangUp) => return shared.fenced.notify_one(),
             };
             if wire::has_reply(header.opcode) {
+                for notice in answer.iter().flat_map(Body::notices) {
+                    let _ = replies.send(Unsent { reply: notice, _held: Held::default() });
+                }
                 let reply = reply(header.unique, answer);
                 // The session has ended, otherwise.
                 let _ = replies.send(Unsent { reply, _held: held });
@@ -272,12 +275,7 @@ impl<T: Target> Session<T> {
 }
 
 impl<T: Target> Shared<T> {
-    async fn answer(
-        &self,
-        frame: Frame,
-        header: InHeader,
-        request: &[u8],
-    ) -> Result<super::replies::Body, Failed> {
+    async fn answer(&self, frame: Frame, header: InHeader, request: &[u8]) -> Result<Body, Failed> {
         let op = wire::op(header.opcode, &request[IN_HEADER_BYTES..])?;
         let origin = Origin { client: self.client, request: frame.number, oldest: frame.oldest };
         let question = Question {

@@ -116,6 +116,9 @@ pub mod valid {
     pub const MTIME: u32 = 1 << 5;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
+    /// The request names an open file, or the owner of locks.
+    pub const HANDLE: u32 = 1 << 6;
+    pub const LOCK_OWNER: u32 = 1 << 9;
     pub const CTIME: u32 = 1 << 10;
     pub const KILL_SET_ID: u32 = 1 << 11;
 }
@@ -133,6 +136,10 @@ const PUNCH_HOLE: u32 = 1 << 1;
 const ZERO_RANGE: u32 = 1 << 4;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
+
+/// What a reply to no request has in the place of its error: the inode whose attributes follow has
+/// lost its last name. It is for the mount; the kernel's own numbers are small.
+pub const UNNAMED: i32 = 0x524b_0001;
 
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -522,6 +529,24 @@ pub fn op(opcode: u32, body: &[u8]) -> Result<Op<'_>, Errno> {
 #[must_use]
 pub fn has_reply(opcode: u32) -> bool {
     !matches!(opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT)
+}
+
+/// Returns the inodes that the kernel forgets with a request.
+#[must_use]
+pub fn forgotten(request: &[u8]) -> Vec<Ino> {
+    let Some(header) = header(request) else { return Vec::new() };
+    match header.opcode {
+        opcode::FORGET => vec![header.ino],
+        // Their number and a zero come first; each has its number and a count.
+        opcode::BATCH_FORGET => {
+            let pairs = request.get(IN_HEADER_BYTES + 8..).unwrap_or_default();
+            pairs
+                .chunks_exact(16)
+                .filter_map(|pair| Some(u64::read_from_prefix(pair).ok()?.0))
+                .collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the kernel's number of the request whose program a signal has met, if this one tells of

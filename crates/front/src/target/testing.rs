@@ -14,8 +14,8 @@ use tokio::sync::Notify;
 
 type Done<T> = Result<T, Error>;
 
-fn settled(caller: &Caller<'_>, mode: u16) -> u16 {
-    caller.witness.map_or(mode, |witness| witness.settle_mode(mode))
+fn settled(caller: &Caller<'_>, mode: u16, before: &Attr) -> u16 {
+    caller.witness.map_or(mode, |witness| witness.settle(mode, before))
 }
 
 /// The file system. Clones share it.
@@ -256,7 +256,7 @@ impl Target for Memory {
         }
         let attr = &mut node.attr;
         attr.changed = changed;
-        attr.mode = settled(&caller, set.mode.unwrap_or(attr.mode));
+        attr.mode = settled(&caller, set.mode.unwrap_or(attr.mode), attr);
         attr.uid = set.uid.unwrap_or(attr.uid);
         attr.gid = set.gid.unwrap_or(attr.gid);
         attr.accessed = set.accessed.unwrap_or(attr.accessed);
@@ -283,7 +283,7 @@ impl Target for Memory {
         state.next += 1;
         let ino = state.next;
         let mut made = Node::new(ino, dir, caller, node);
-        made.attr.mode = settled(&caller, node.mode);
+        made.attr.mode = settled(&caller, node.mode, &made.attr);
         if let Some([accessed, modified]) = node.stamps {
             (made.attr.accessed, made.attr.modified) = (accessed, modified);
         }
@@ -310,7 +310,12 @@ impl Target for Memory {
     async fn unlink(&self, caller: Caller<'_>, dir: Ino, name: &[u8]) -> Done<()> {
         let mut state = self.state.lock();
         state.judge(&caller)?;
+        let ino = state.find(dir, name)?;
+        let attr = state.node(ino)?.attr;
         state.remove(dir, name, false)?;
+        if let (Some(witness), false) = (caller.witness, state.nodes.contains_key(&ino)) {
+            witness.unnamed(&attr);
+        }
         state.tell(&caller, dir);
         state.note(caller);
         Ok(())
@@ -366,7 +371,7 @@ impl Target for Memory {
         let changed = state.tick();
         let node = state.node(ino)?;
         (node.attr.modified, node.attr.changed) = (changed, changed);
-        node.attr.mode = settled(&caller, node.attr.mode);
+        node.attr.mode = settled(&caller, node.attr.mode, &node.attr);
         let (begin, end) = (offset as usize, offset as usize + data.len());
         node.resize(node.content.len().max(end));
         node.content[begin..end].copy_from_slice(data);

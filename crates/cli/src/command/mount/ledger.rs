@@ -4,13 +4,19 @@
 use super::direct;
 use bytes::Bytes;
 use rekindle_front::fuse::frame::{Frame, Hello, Open};
-use rekindle_front::fuse::wire::{self, InHeader, OUT_HEADER_BYTES, OutHeader, opcode};
+use rekindle_front::fuse::wire::{
+    self, AttrOut, InHeader, OUT_HEADER_BYTES, OutHeader, SetAttrIn, ValidAttrOut, opcode, valid,
+};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The kernel's number of the first request that the mount itself makes, and of each later one two
 /// less: the kernel's own are even.
 const OWN: u64 = u64::MAX;
+
+/// Most inodes without a name that are remembered.
+const UNNAMED_MAX: usize = 100_000;
 
 /// Bytes of a RELEASE behind its header.
 const RELEASE_BYTES: usize = 24;
@@ -28,6 +34,10 @@ pub struct Ledger {
     unsent: VecDeque<u64>,
     /// How often each inode is open.
     opens: BTreeMap<u64, u64>,
+    /// Inodes whose last name this mount has taken, as they were then, until the kernel forgets
+    /// them: a program may have them open without the daemon's knowledge (pipes, devices), or work
+    /// in them.
+    unnamed: HashMap<u64, AttrOut>,
     /// The kernel's number of the next request of the mount itself.
     own: u64,
     /// Whether the kernel keeps its pages in step with writes that go past them.
@@ -50,6 +60,8 @@ pub enum Answered {
     Kernel(u32),
     /// The kernel waits for it: a file is open whose bytes are to go past the kernel's pages.
     Direct,
+    /// The kernel waits for it, and gets this in its place.
+    Instead(Vec<u8>),
     /// The mount itself has asked.
     Own,
     /// No request waits for it.
@@ -66,6 +78,7 @@ impl Ledger {
             numbers: HashMap::new(),
             unsent: VecDeque::new(),
             opens: BTreeMap::new(),
+            unnamed: HashMap::new(),
             own: OWN,
             keeps_in_step: false,
         }
@@ -76,6 +89,9 @@ impl Ledger {
     pub fn take(&mut self, request: Bytes) -> bool {
         let Some(header) = wire::header(&request) else { return false };
         if !wire::has_reply(header.opcode) {
+            for ino in wire::forgotten(&request) {
+                self.unnamed.remove(&ino);
+            }
             return false;
         }
         if header.opcode == opcode::INIT {
@@ -164,6 +180,10 @@ impl Ledger {
     /// Takes a reply of the daemon.
     pub fn answer(&mut self, reply: &[u8]) -> Answered {
         let Ok((head, body)) = OutHeader::read_from_prefix(reply) else { return Answered::Nothing };
+        if (head.unique, head.error) == (0, wire::UNNAMED) {
+            self.note_unnamed(body);
+            return Answered::Nothing;
+        }
         let pending =
             self.numbers.remove(&head.unique).and_then(|number| self.pending.remove(&number));
         let Some(Pending { header, request, is_given_up, .. }) = pending else {
@@ -197,8 +217,38 @@ impl Ledger {
             {
                 Answered::Direct
             }
+            _ if head.error == -Errno::STALE.raw_os_error() => {
+                match self.remembered(&header, &request) {
+                    Some(reply) => Answered::Instead(reply),
+                    None => Answered::Kernel(header.opcode),
+                }
+            }
             _ => Answered::Kernel(header.opcode),
         }
+    }
+
+    fn note_unnamed(&mut self, attr: &[u8]) {
+        let Ok((attr, _)) = AttrOut::read_from_prefix(attr) else { return };
+        if self.unnamed.len() < UNNAMED_MAX {
+            self.unnamed.insert(attr.ino, AttrOut { links: 0, ..attr });
+        }
+    }
+
+    /// Answers a request about an inode that is no more for the daemon, but is for a program.
+    fn remembered(&mut self, header: &InHeader, request: &[u8]) -> Option<Vec<u8>> {
+        let attr = self.unnamed.get_mut(&header.ino)?;
+        match header.opcode {
+            opcode::GETATTR => {}
+            opcode::SETATTR => {
+                let body = request.get(wire::IN_HEADER_BYTES..)?;
+                set(attr, &SetAttrIn::read_from_prefix(body).ok()?.0)?;
+            }
+            _ => return None,
+        }
+        let body = ValidAttrOut { attr: *attr, ..ValidAttrOut::default() };
+        let length = (OUT_HEADER_BYTES + size_of::<ValidAttrOut>()) as u32;
+        let head = OutHeader { length, error: 0, unique: header.unique };
+        Some([head.as_bytes(), body.as_bytes()].concat())
     }
 
     fn close(&mut self, ino: u64) {
@@ -209,6 +259,30 @@ impl Ledger {
             }
         }
     }
+}
+
+/// Sets attributes of an inode that only this mount remembers; `None`: it has no such one.
+fn set(attr: &mut AttrOut, asked: &SetAttrIn) -> Option<()> {
+    let asks = |bit| asked.valid & bit != 0;
+    if asks(valid::SIZE | valid::ATIME_NOW | valid::MTIME_NOW) {
+        return None;
+    }
+    if asks(valid::MODE) {
+        attr.mode = attr.mode & !0o7777 | asked.mode & 0o7777;
+    }
+    if asks(valid::UID) {
+        attr.uid = asked.uid;
+    }
+    if asks(valid::GID) {
+        attr.gid = asked.gid;
+    }
+    if asks(valid::ATIME) {
+        (attr.atime, attr.atime_nanoseconds) = (asked.atime, asked.atime_nanoseconds);
+    }
+    if asks(valid::MTIME) {
+        (attr.mtime, attr.mtime_nanoseconds) = (asked.mtime, asked.mtime_nanoseconds);
+    }
+    Some(())
 }
 
 /// Returns the length of the reply that begins here; `None` while its header is not complete.
@@ -335,5 +409,66 @@ mod tests {
         ledger.take(request(opcode::OPEN, 2, 5));
         assert_eq!(ledger.begin(), Hello::new(7, 0).as_bytes());
         assert_eq!(sent(&mut ledger), [(1, 1, false)]);
+    }
+
+    #[test]
+    fn an_inode_that_lost_its_name_is_answered_for_until_the_kernel_forgets_it() {
+        let mut ledger = Ledger::new(7);
+        let stale = -Errno::STALE.raw_os_error();
+        let attr = AttrOut { ino: 5, mode: 0o10_644, links: 1, ..AttrOut::default() };
+        let look = |ledger: &mut Ledger, opcode, body: &[u8], error| {
+            let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
+            let header = InHeader {
+                length,
+                opcode,
+                unique: 2,
+                ino: 5,
+                uid: 0,
+                gid: 0,
+                pid: 0,
+                extensions: 0,
+            };
+            ledger.take([header.as_bytes(), body].concat().into());
+            match ledger.answer(&reply(2, error, &[])) {
+                Answered::Instead(reply) => {
+                    assert_eq!(reply_bytes(&reply), Some(reply.len()));
+                    let (_, out) = ValidAttrOut::read_from_suffix(&reply).expect("attributes");
+                    Some((out.attr.mode, out.attr.links, out.attr.uid))
+                }
+                answered => {
+                    assert_eq!(answered, Answered::Kernel(opcode));
+                    None
+                }
+            }
+        };
+        assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), None, "it never had a name");
+        let notice =
+            [OutHeader { length: 0, error: wire::UNNAMED, unique: 0 }.as_bytes(), attr.as_bytes()];
+        assert_eq!(ledger.answer(&notice.concat()), Answered::Nothing);
+        assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), Some((0o10_644, 0, 0)));
+        assert_eq!(look(&mut ledger, opcode::GETATTR, &[], -5), None, "another error");
+        assert_eq!(look(&mut ledger, opcode::READLINK, &[], stale), None);
+        let mut set = SetAttrIn::read_from_bytes(&[0; size_of::<SetAttrIn>()]).expect("zeros");
+        (set.valid, set.mode, set.uid) = (valid::MODE | valid::UID, 0o100_600, 9);
+        let changed = look(&mut ledger, opcode::SETATTR, set.as_bytes(), stale);
+        assert_eq!(changed, Some((0o10_600, 0, 9)), "the type stays");
+        let pair = |ino: u64| [ino.to_ne_bytes(), 1_u64.to_ne_bytes()].concat();
+        for forgets in [pair(5)[8..].to_vec(), [vec![0; 8], pair(4), pair(5)].concat()] {
+            let opcode = if forgets.len() == 8 { opcode::FORGET } else { opcode::BATCH_FORGET };
+            ledger.answer(&notice.concat());
+            let length = (wire::IN_HEADER_BYTES + forgets.len()) as u32;
+            let header = InHeader {
+                length,
+                opcode,
+                unique: 4,
+                ino: 5,
+                uid: 0,
+                gid: 0,
+                pid: 0,
+                extensions: 0,
+            };
+            assert!(!ledger.take([header.as_bytes(), &forgets].concat().into()));
+            assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), None, "it is forgotten");
+        }
     }
 }

@@ -12,7 +12,10 @@ pub mod pump;
 
 use super::client;
 use crate::arguments::{Common, Mount};
+use crate::client::Client;
 use crate::client::volume_path;
+use hyper::upgrade::Upgraded;
+use hyper_util::rt::TokioIo;
 use kernel::Place;
 use pump::{Device, Pump};
 use rekindle_base::Kind;
@@ -32,15 +35,14 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
     let path = volume_path(&mount.name, "");
     let volume: Volume = client.get(&path)?;
     check(&volume)?;
-    let path = volume_path(&mount.name, "/mount");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::new()?;
-        let first = client.upgrade(&path, MOUNT_PROTOCOL).await?;
+        let connect = async || connect(&client, &mount.name).await;
+        let first = connect().await?;
         let device = place.mount(mount)?;
         let pump = Pump::new(Device::new(device)?, random()?);
-        let mut pumping =
-            std::pin::pin!(pump.run(first, async || client.upgrade(&path, MOUNT_PROTOCOL).await));
+        let mut pumping = std::pin::pin!(pump.run(first, connect));
         let mut unmounting = std::pin::pin!(async {
             stop.next().await;
             unmount(&place, &mut stop).await
@@ -64,6 +66,26 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
             }
         }
     })
+}
+
+/// Connects a mount to the daemon. A part of the volume that is not in the store now is no volume
+/// that does not exist: it may come back, and requests wait for it.
+async fn connect(client: &Client, name: &str) -> Outcome<TokioIo<Upgraded>> {
+    let refused = match client.upgrade(&volume_path(name, "/mount"), MOUNT_PROTOCOL).await {
+        Err(failure) => failure,
+        connected => return connected,
+    };
+    let is_kind = |kind: Kind| refused.kind == kind.to_string();
+    let lacks_content = match is_kind(Kind::NotFound) {
+        true => client.has(&volume_path(name, "")).await,
+        false => is_kind(Kind::Damaged),
+    };
+    if !lacks_content {
+        return Err(refused);
+    }
+    let next =
+        format!("`rekindle status` says why, and `rekindle salvage run {name}` what would be lost");
+    Err(refused.next(next).kind(Kind::Damaged))
 }
 
 /// Refuses a volume that is no file system.

@@ -214,10 +214,7 @@ impl<A: Asker> Pump<A> {
                                 |error| error.to_string(),
                                 |()| "it hung up".to_owned(),
                             );
-                            output::tell(&format!(
-                                "rekindle: the daemon is away ({cause}; {}): requests wait",
-                                failure.error
-                            ));
+                            output::tell(&away(&cause, &failure));
                         }
                         tokio::time::sleep(pause).await;
                     }
@@ -291,13 +288,26 @@ impl<A: Asker> Pump<A> {
         if answered == Answered::Direct {
             direct::set(reply);
         }
-        if matches!(answered, Answered::Kernel(_) | Answered::Direct) {
-            self.asker.write(reply);
+        match &answered {
+            Answered::Kernel(_) | Answered::Direct => self.asker.write(reply),
+            Answered::Instead(other) => self.asker.write(other),
+            Answered::Own | Answered::Nothing => {}
         }
         if answered == Answered::Kernel(opcode::INIT) {
             self.ready.notify_one();
         }
         self.replied.notify_one();
+    }
+}
+
+/// Says why requests wait, and what to do about it.
+fn away(cause: &str, failure: &Failure) -> String {
+    let error = &failure.error;
+    match &failure.next {
+        Some(next) if failure.kind == Kind::Damaged.to_string() => {
+            format!("rekindle: the volume cannot be served now ({error}): requests wait; {next}")
+        }
+        _ => format!("rekindle: the daemon is away ({cause}; {error}): requests wait"),
     }
 }
 

@@ -16,6 +16,7 @@ fn inode(size: u64, target: &'static str) -> Inode {
         device: 6,
         size,
         allocated: 8,
+        beyond: 0,
         parent: 9,
         accessed: time(-1),
         modified: time(2),
@@ -54,6 +55,10 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
     let bytes = encode(&effects);
     assert_eq!(decode(&bytes).unwrap(), effects);
     check_golden("kept.bin", &bytes);
+    let reserve = Effect::Reserve { ino: 7, offset: 5000, length: 1 << 40 };
+    let bytes = encode(std::slice::from_ref(&reserve));
+    check_golden("reserve.bin", &bytes);
+    assert_eq!(decode(&bytes).unwrap(), [reserve]);
     let copy = Effect::Copy { ino: 5, offset: 4096, length: 8192, from: 7, at: 1 << 30 };
     let bytes = encode(std::slice::from_ref(&copy));
     check_golden("copy.bin", &bytes);

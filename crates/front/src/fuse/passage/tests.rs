@@ -66,7 +66,8 @@ async fn arrives(stream: &mut DuplexStream, bytes: &[u8]) {
 #[test]
 fn bytes_pass_as_they_are_and_messages_are_counted_however_they_are_cut() {
     let up = [hello(3), request(1, 40), request(2, 70_000), request(3, 41)].concat();
-    let down = [reply(1, b""), reply(2, &[5; 3000]), reply(3, b"x")].concat();
+    // What answers no request does not count.
+    let down = [reply(1, b""), reply(2, &[5; 3000]), reply(0, b"abc"), reply(3, b"x")].concat();
     for piece in [1, 7, 24, 1000, up.len()] {
         let (mut requests, mut replies) = (Requests::default(), Replies::default());
         let count = |counter: &mut dyn Messages, all: &[u8]| -> u64 {

@@ -1,8 +1,8 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
 use super::super::wire::{
-    EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn, SizeOut,
-    ValidAttrOut, opcode, valid,
+    AttrOut, EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn, SizeOut,
+    UNNAMED, ValidAttrOut, opcode, valid,
 };
 use super::*;
 use crate::conn::Connections;
@@ -29,6 +29,8 @@ struct Site {
 struct Line {
     pipe: DuplexStream,
     next: u64,
+    /// Inodes that the mount was told to have lost their last name.
+    unnamed: Vec<Ino>,
     /// Asks the session to finish when it is dropped.
     stop: Option<oneshot::Sender<()>>,
 }
@@ -64,7 +66,7 @@ impl Site {
         for &(ino, count) in opens {
             pipe.write_all(Open { ino, count }.as_bytes()).await.unwrap();
         }
-        Line { pipe, next: 1, stop: Some(stop) }
+        Line { pipe, next: 1, unnamed: Vec::new(), stop: Some(stop) }
     }
 
     /// Makes a sync wait until the result is rung.
@@ -101,6 +103,10 @@ impl Line {
         let head: OutHeader = zerocopy::transmute!(head);
         let mut body = vec![0; head.length as usize - OUT_HEADER_BYTES];
         self.pipe.read_exact(&mut body).await.unwrap();
+        if (head.unique, head.error) == (0, UNNAMED) {
+            self.unnamed.push(AttrOut::read_from_bytes(&body).unwrap().ino);
+            return Box::pin(self.reply()).await;
+        }
         let replied = match head.error {
             0 => Ok(body),
             error => Err(Errno::from_raw_os_error(-error)),
@@ -474,5 +480,47 @@ fn bytes_that_are_no_frames_end_the_session() {
         assert!(line.ask(opcode::GETATTR, ROOT, &[0; 16]).await.is_ok(), "no reply to FORGET");
         assert_eq!(line.ask(opcode::LOOKUP, ROOT, b"a/b\0").await, Err(Errno::INVAL));
         assert_eq!(line.ask(99, ROOT, b"").await, Err(Errno::NOSYS));
+    });
+}
+
+#[test]
+fn the_mount_is_told_before_the_reply_which_inode_has_lost_its_last_name() {
+    with_site(async |site| {
+        let mut line = site.connect(CLIENT, &[]).await;
+        let make = |name: &[u8]| [[0o10_644_u32, 0, 0, 0].as_bytes(), name].concat();
+        let made = line.ask(opcode::MKNOD, ROOT, &make(b"pipe\0")).await.unwrap();
+        let ino = EntryOut::read_from_bytes(&made).unwrap().ino;
+        line.ask(opcode::LINK, ROOT, &[&ino.to_ne_bytes()[..], b"too\0"].concat()).await.unwrap();
+        line.ask(opcode::UNLINK, ROOT, b"pipe\0").await.unwrap();
+        assert!(line.unnamed.is_empty(), "it has another name");
+        line.ask(opcode::UNLINK, ROOT, b"too\0").await.unwrap();
+        assert_eq!(line.unnamed, [ino]);
+    });
+}
+
+#[test]
+fn a_change_of_the_owner_to_itself_takes_set_id_bits_as_linux_does() {
+    with_site(async |site| {
+        let mut line = site.connect(CLIENT, &[]).await;
+        let make = |name: &[u8]| [[0o100_644_u32, 0, 0, 0].as_bytes(), name].concat();
+        let made = line.ask(opcode::MKNOD, ROOT, &make(b"a\0")).await.unwrap();
+        let ino = EntryOut::read_from_bytes(&made).unwrap().ino;
+        // The caller is user 10 of group 20. Only his own file, and the bit of a group's that is
+        // not executed only where it is not his.
+        for (mode, uid, gid, left) in [
+            (0o6755, 10, 20, 0o755),
+            (0o6745, 10, 20, 0o2745),
+            (0o6745, 10, 21, 0o745),
+            (0o6755, 11, 20, 0o6755),
+        ] {
+            let mut set = SetAttrIn::read_from_bytes(&[0; size_of::<SetAttrIn>()]).unwrap();
+            (set.mode, set.uid, set.gid) = (mode, uid, gid);
+            set.valid = valid::MODE | valid::UID | valid::GID;
+            line.ask(opcode::SETATTR, ino, set.as_bytes()).await.unwrap();
+            set.valid = valid::HANDLE;
+            let out = line.ask(opcode::SETATTR, ino, set.as_bytes()).await.unwrap();
+            let attr = ValidAttrOut::read_from_bytes(&out).unwrap().attr;
+            assert_eq!(attr.mode & 0o7777, left, "{mode:o} of {uid}:{gid}");
+        }
     });
 }

@@ -202,3 +202,14 @@ fn a_request_that_comes_in_pieces_and_a_reply_in_pieces_are_whole() {
     });
     assert_eq!(ended, Ok(()));
 }
+
+#[test]
+fn the_words_of_a_mount_say_what_to_do_when_the_volume_lacks_a_part() {
+    let lacks = Failure::new("chunk 01 is absent").next("`rekindle status`").kind(Kind::Damaged);
+    let told = away("it hung up", &lacks);
+    assert!(told.contains("cannot be served now (chunk 01 is absent)"), "{told}");
+    assert!(told.contains("requests wait; `rekindle status`") && !is_final(&lacks), "{told}");
+    let stopped = Failure::new("no daemon").next("start it").kind(Kind::Unavailable);
+    let told = away("it hung up", &stopped);
+    assert_eq!(told, "rekindle: the daemon is away (it hung up; no daemon): requests wait");
+}
