@@ -123,6 +123,82 @@ fn programs_that_write_only_and_programs_that_map_a_file_see_the_same_bytes() ->
 }
 
 #[test]
+fn room_is_counted_exactly_and_what_is_reserved_is_there() -> Result<()> {
+    use rustix::fs::{FallocateFlags, fallocate};
+    const MIB: u64 = 1 << 20;
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = Daemon::start("files-room")?;
+    daemon.cli(&["fs", "create", "home", "--size", "64M"])?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let noise = for_story("room").bytes(1 << 20);
+    let reserved = File::create_new(mounted.folder.join("reserved"))?;
+    fallocate(&reserved, FallocateFlags::empty(), 0, 40 * MIB)?;
+    let fill = mounted.folder.join("fill");
+    let mut filling = File::create_new(&fill)?;
+    let (mut filled, full) = (0, std::io::ErrorKind::StorageFull);
+    loop {
+        match filling.write_all(&noise).and_then(|()| filling.sync_all()) {
+            Ok(()) => filled += 1,
+            Err(error) if error.kind() == full => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    ensure!(filled == 24, "{filled} MiB fit beside 40 reserved of 64");
+    daemon.kill_worker()?;
+    for at in 0..40 {
+        reserved.write_all_at(&noise, at * MIB).with_context(|| format!("MiB {at}"))?;
+    }
+    reserved.sync_all()?;
+    ensure!(reserved.metadata()?.blocks() * 512 == 40 * MIB);
+    drop(filling);
+    std::fs::remove_file(&fill)?;
+    // Every second page, again and again: each is taken once.
+    let sparse = File::create_new(mounted.folder.join("sparse"))?;
+    for _ in 0..30 {
+        for page in 0..200 {
+            sparse.write_all_at(&noise[..4096], page * 8192)?;
+        }
+    }
+    sparse.sync_all()?;
+    ensure!(sparse.metadata()?.blocks() == 1600, "{} blocks", sparse.metadata()?.blocks());
+    drop((reserved, sparse));
+    mounted.unmount()
+}
+
+#[test]
+fn what_is_open_and_was_removed_has_attributes_and_set_id_bits_go_with_a_chown() -> Result<()> {
+    use rustix::fs::{CWD, FileType, Mode, chown, mknodat};
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-removed")?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let (pipe, folder) = (mounted.folder.join("pipe"), mounted.folder.join("folder"));
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+    std::fs::create_dir(&folder)?;
+    let open_pipe = File::options().read(true).write(true).open(&pipe)?;
+    let open_folder = File::open(&folder)?;
+    std::fs::remove_file(&pipe)?;
+    std::fs::remove_dir(&folder)?;
+    for _ in 0..2 {
+        ensure!(open_pipe.metadata()?.nlink() == 0 && open_folder.metadata()?.nlink() == 0);
+        daemon.kill_worker()?;
+    }
+    for (mode, after) in [(0o4755, 0o755), (0o2755, 0o755), (0o2745, 0o2745), (0o6755, 0o755)] {
+        let path = mounted.folder.join(format!("{mode:o}"));
+        std::fs::write(&path, b"#!/bin/sh")?;
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode))?;
+        chown(&path, None, None)?;
+        let found = std::fs::metadata(&path)?.mode() & 0o7777;
+        ensure!(found == after, "{mode:o} becomes {found:o}, not {after:o}");
+    }
+    drop((open_pipe, open_folder));
+    mounted.unmount()
+}
+
+#[test]
 fn a_copy_goes_on_over_kill_9_of_the_daemon_without_an_error() -> Result<()> {
     if skipped(&["diff", "cp", "dd", "cmp"]) {
         return Ok(());

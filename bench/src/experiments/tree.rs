@@ -1,5 +1,5 @@
-//! A real tree, until it is in a folder store: against the backup programs that cut, deduplicate and
-//! compress the same into a folder. It is the image of a disk, or the tree's files themselves.
+//! A real tree, until it is in a folder store: against the backup programs that cut, deduplicate
+//! and compress the same into a folder. It is the image of a disk, or the tree's files themselves.
 //!
 //! An image is copied by `nbdcopy`, files by `fs import`, and then drained; the CPU time of that
 //! client is not the daemon's, and not counted. The rivals read files themselves, and leave out

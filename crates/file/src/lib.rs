@@ -2,8 +2,8 @@
 //!
 //! [`File`] is the [`rekindle_volume::Kind`] that the node registers. [`Files`] is the view of a
 //! front: POSIX calls by inode number. Where to look: `format` for every byte; `table` for inodes,
-//! names and extended attributes in pages; `taken` for the pages that files take; `overlay` for what
-//! the log has and the root has not; `home` for how records become a new version (the commit
+//! names and extended attributes in pages; `taken` for the pages that files take; `overlay` for
+//! what the log has and the root has not; `home` for how records become a new version (the commit
 //! server); `files` for the calls; `repair` for damage.
 
 mod caller;

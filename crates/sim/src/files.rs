@@ -1,8 +1,9 @@
 //! The lives of a file volume on one node: a client calls as a kernel would, and syncs at times. A
 //! sweep, drains, the collector and users go on beside it, the store fails, and the process dies or
 //! the power goes at any step. [`Known`] judges: a killed process keeps all that it has answered, a
-//! power cut all that was synced, and what a life shows is always a state that was. The client takes
-//! snapshots, and goes back to them: each shows what was there when it was taken ([`Frozen`]).
+//! power cut all that was synced, and what a life shows is always a state that was. The client
+//! takes snapshots, and goes back to them: each shows what was there when it was taken
+//! ([`Frozen`]).
 
 use crate::boot::{How, Served, Setup, found_store, kind_of};
 use crate::end::{self, Begun, End};

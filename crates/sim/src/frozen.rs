@@ -1,5 +1,5 @@
-//! The oracle for snapshots of a file volume: each shows for ever what the volume showed when it was
-//! taken, and it is listed until it is removed.
+//! The oracle for snapshots of a file volume: each shows for ever what the volume showed when it
+//! was taken, and it is listed until it is removed.
 
 use crate::model::Model;
 use rekindle_base::random::Random;
