@@ -1,7 +1,9 @@
 //! Records survive, and any bytes are records or an error.
 
 use super::*;
-use crate::format::check_golden;
+use crate::format::{check_golden, page};
+use crate::state::Stored;
+use crate::taken::Taken;
 use crate::types::{FileType, Time};
 use proptest::prelude::*;
 
@@ -71,6 +73,24 @@ fn effects_survive_and_what_is_cut_off_is_refused() {
     let head = WriteHead { ino: 5, offset: 1 << 50, more: -4096, inode: inode(9, "") };
     check_golden("write.bin", &head.encode(0));
     assert_eq!(WriteHead::decode(&head.encode(0)), Ok(head));
+}
+
+#[test]
+fn rows_say_which_pages_a_file_takes() {
+    let text = |byte: &str| format!("{}:32:100:4096:{}", byte.repeat(16), "ab".repeat(32));
+    let root = |byte: &str| Some(text(byte).parse().unwrap());
+    let (content, xattrs) = (root("01"), root("02"));
+    let mut rows = Vec::new();
+    for taken in [Taken::Unknown, Taken::First(3), Taken::Table(root("03"))] {
+        let inode = Inode { kind: FileType::Regular, allocated: 3 * 4096, ..inode(70_000, "") };
+        let stored = Stored { inode, content, xattrs, taken };
+        let row = stored.encode();
+        let found = Stored::decode(&row).unwrap();
+        assert_eq!((found.inode, found.taken), (stored.inode, taken));
+        assert_eq!((found.content, found.xattrs), (content, xattrs));
+        rows.push((rows.len() as u64, row));
+    }
+    check_golden("taken.bin", &page::encode(&rows).0);
 }
 
 proptest! {
