@@ -92,9 +92,9 @@ impl Store {
 
     /// Stores a folder under a name, until it is durable: a file system of ours.
     pub fn put_tree(&self, binary: &Path, folder: &Path, name: &str) -> Result<Effort> {
-        let Store::Rekindle(server, cores) = self else {
-            let Store::Rival(repository) = self else { unreachable!("there are two kinds") };
-            return repository.put(folder, name);
+        let (server, cores) = match self {
+            Store::Rekindle(server, cores) => (server, cores),
+            Store::Rival(repository) => return repository.put(folder, name),
         };
         let body = json!({"name": name, "kind": "file", "size": TREE_BYTES_MAX});
         server.api("POST", "/api/v1/volumes", Some(&body))?;

@@ -14,6 +14,23 @@ step() { i=$((i+1)); echo $i >/run/out/count; }
 i=0
 ";
 
+/// A step of a guest's work: `lock FILE START LENGTH [RELEASE]` locks a range of bytes; 3: another
+/// program has it. With a fourth word it says so in `/run/out/locked`, holds the range until that
+/// file exists, and then writes to the file, which is open still.
+pub const LOCK: &str = r#"
+lock() {
+  perl -MFcntl -e '
+    open(my $f, "+<", $ARGV[0]) or exit 2;
+    fcntl($f, F_SETLK, pack("s s x4 q q i x4", F_WRLCK, 0, $ARGV[1], $ARGV[2], 0)) or exit 3;
+    if ($ARGV[3]) { open(my $o, ">", "/run/out/locked"); close($o);
+      while (! -e $ARGV[3]) { select(undef, undef, undef, 0.1) }
+      # The file is open still.
+      syswrite($f, "still") == 5 or exit 4; }
+    close($f) or exit 5;
+    exit 0;' "$@"
+}
+"#;
+
 /// Work of a guest that has [`STEPS`], and mounts by `at PORT DIR`: it copies a tree in, works on
 /// names meanwhile, and compares all at the end, read anew.
 pub const TREE: &str = r"

@@ -2,7 +2,7 @@
 //! `kill -9` of the daemon, and no client waits for a grace period.
 
 use anyhow::{Result, ensure};
-use e2e::guest::{self, Guest, Namespace, STEPS, TREE};
+use e2e::guest::{self, Guest, LOCK, Namespace, STEPS, TREE};
 use e2e::shell::repository;
 use e2e::{Daemon, Options};
 
@@ -35,7 +35,7 @@ at() {
 fn boot(namespace: &Namespace, daemon: &Daemon, work: &str) -> Result<Guest> {
     let tree = repository().join("crates/file");
     let work = work.replace("$U_TREE", &tree.display().to_string());
-    Guest::boot(namespace, daemon.scratch(), "nfsv4", &format!("{STEPS}{TOOLS}{work}"))
+    Guest::boot(namespace, daemon.scratch(), "nfsv4", &format!("{STEPS}{LOCK}{TOOLS}{work}"))
 }
 
 #[test]
@@ -58,19 +58,10 @@ fn the_kernel_client_of_version_4_1_rides_through_daemon_kills() -> Result<()> {
     Ok(())
 }
 
-/// Two clients, since the name of the machine changes between the mounts, which have a port
-/// each. One
-/// holds a range locked, and a file open that has no name any more. The other one tries to get the
-/// range, gets the next one, and makes and opens files. A third client comes after each kill.
+/// Two clients, since the name of the machine changes between the mounts, which have a port each.
+/// One holds a range locked, and a file open that has no name any more. The other one tries to get
+/// the range, gets the next one, and makes and opens files. A third client comes after each kill.
 const LOCKS: &str = r#"
-lock() {
-  perl -MFcntl -e '
-    open(my $f, "+<", $ARGV[0]) or exit 2;
-    fcntl($f, F_SETLK, pack("s s x4 q q i x4", F_WRLCK, 0, $ARGV[1], $ARGV[2], 0)) or exit 3;
-    if ($ARGV[3]) { open(my $o, ">", "/run/out/locked"); close($o);
-      while (! -e $ARGV[3]) { select(undef, undef, undef, 0.1) } }
-    exit 0;' "$@"
-}
 work() {
   mkdir /mnt/a /mnt/b /mnt/c
   hostname first && at 2049 /mnt/a || return 1

@@ -6,7 +6,7 @@ use crate::cluster::{Hosts, NAMES};
 use crate::forwarding::row;
 use crate::lives::Shared;
 use anyhow::{Context, Result, ensure};
-use e2e::guest::{self, Guest, Namespace, STEPS, TREE};
+use e2e::guest::{self, Guest, LOCK, Namespace, STEPS, TREE};
 use e2e::mounted::Mounted;
 use e2e::shell::{repository, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -64,17 +64,6 @@ bytes() {
 /// Two clients of version 4.1: one holds a range locked, and a file open that the other one has
 /// removed. The other one does not get the range, and gets the next one.
 const LOCKS: &str = r#"
-lock() {
-  perl -MFcntl -e '
-    open(my $f, "+<", $ARGV[0]) or exit 2;
-    fcntl($f, F_SETLK, pack("s s x4 q q i x4", F_WRLCK, 0, $ARGV[1], $ARGV[2], 0)) or exit 3;
-    if ($ARGV[3]) { open(my $o, ">", "/run/out/locked"); close($o);
-      while (! -e $ARGV[3]) { select(undef, undef, undef, 0.1) }
-      # The file is open still.
-      syswrite($f, "still") == 5 or exit 4; }
-    close($f) or exit 5;
-    exit 0;' "$@"
-}
 locks() {
   mkdir /tmp/a /tmp/b
   hostname first && at 2051 /tmp/a || return 50
@@ -126,7 +115,7 @@ work() {{
   return 0
 }}"
     );
-    [STEPS, at, BYTES, locks, &tree, &all].concat()
+    [STEPS, LOCK, at, BYTES, locks, &tree, &all].concat()
 }
 
 /// A cluster whose second host serves a guest, and whose first one owns the volume.

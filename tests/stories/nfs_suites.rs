@@ -1,7 +1,7 @@
 //! Foreign suites over NFS, with the kernel's own client in a guest: pjdfstest asks for each call
 //! of POSIX, and fsx for the bytes of a file, while the daemon is killed.
 
-use crate::suites::{FSX_SETTINGS, SETTINGS, judge, lacks, program, suitable};
+use crate::suites::{FSX_SETTINGS, SETTINGS, exceptions, judge, lacks, program, suitable};
 use anyhow::{Context, Result, ensure};
 use e2e::guest::{self, Guest, Namespace};
 use e2e::random::for_story;
@@ -10,25 +10,7 @@ use e2e::{Daemon, Options};
 use std::path::Path;
 use std::time::Duration;
 
-/// Tests of pjdfstest that do not pass over either version, and why. A test that does pass must not
-/// be here: the lists only shrink.
-const EXCEPTIONS: &[(&str, &str)] = &[
-    ("chmod::erofs_named", REMOUNT),
-    ("chown::erofs_named", REMOUNT),
-    ("chown::lchown::erofs_named", REMOUNT),
-    ("link::erofs_named", REMOUNT),
-    ("link::link_count_max", LINKS),
-    ("mkdir::erofs_new_file", REMOUNT),
-    ("mkfifo::erofs_new_file", REMOUNT),
-    ("open::erofs_named", REMOUNT),
-    ("open::erofs_new_file", REMOUNT),
-    ("rename::erofs_named", REMOUNT),
-    ("rmdir::erofs_named", REMOUNT),
-    ("symlink::erofs_new_file", REMOUNT),
-    ("truncate::erofs_named", REMOUNT),
-    ("unlink::erofs_named", REMOUNT),
-];
-/// Further ones over version 3.
+/// Tests of pjdfstest that do not pass over version 3 alone, and why.
 const EXCEPTIONS_3: &[(&str, &str)] =
     &[("unlink::open_file_not_freed", SILLY), ("utimensat::y2038", SECONDS)];
 
@@ -101,7 +83,8 @@ fn suites(name: &str, version: u32, more: &[(&str, &str)]) -> Result<()> {
     };
     comes("began")?;
     comes("posix.done")?;
-    judge(&guest.read("posix"), &[EXCEPTIONS, more].concat()).with_context(|| guest.said())?;
+    let exceptions = exceptions(REMOUNT, LINKS, more);
+    judge(&guest.read("posix"), &exceptions).with_context(|| guest.said())?;
     // Over version 3 a file is left that was open when it was removed.
     ensure!(version == 3 || guest.read("left").is_empty(), "left: {}", guest.read("left"));
     comes("fsx.begun")?;

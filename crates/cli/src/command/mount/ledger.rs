@@ -296,10 +296,14 @@ mod tests {
     use super::*;
 
     fn request(opcode: u32, unique: u64, ino: u64) -> Bytes {
-        let length = wire::IN_HEADER_BYTES as u32;
+        request_with(opcode, unique, ino, &[])
+    }
+
+    fn request_with(opcode: u32, unique: u64, ino: u64, body: &[u8]) -> Bytes {
+        let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
         let header =
             InHeader { length, opcode, unique, ino, uid: 0, gid: 0, pid: 0, extensions: 0 };
-        Bytes::copy_from_slice(header.as_bytes())
+        [header.as_bytes(), body].concat().into()
     }
 
     fn reply(unique: u64, error: i32, body: &[u8]) -> Vec<u8> {
@@ -309,12 +313,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_only_written_goes_past_the_pages_of_a_kernel_that_keeps_them_in_step() {
-        let open = |words: &[u32], opcode, unique| {
-            let length = (wire::IN_HEADER_BYTES + 4 * words.len()) as u32;
-            let header =
-                InHeader { length, opcode, unique, ino: 5, uid: 0, gid: 0, pid: 0, extensions: 0 };
-            Bytes::from([header.as_bytes(), words.as_bytes()].concat())
-        };
+        let open =
+            |words: &[u32], opcode, unique| request_with(opcode, unique, 5, words.as_bytes());
         for (flags, direct) in [(1 << 4, true), (0, false)] {
             let mut ledger = Ledger::new(7);
             ledger.take(open(&[7, 45, 0, 1 << 30, flags], opcode::INIT, 2));
@@ -417,18 +417,7 @@ mod tests {
         let stale = -Errno::STALE.raw_os_error();
         let attr = AttrOut { ino: 5, mode: 0o10_644, links: 1, ..AttrOut::default() };
         let look = |ledger: &mut Ledger, opcode, body: &[u8], error| {
-            let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
-            let header = InHeader {
-                length,
-                opcode,
-                unique: 2,
-                ino: 5,
-                uid: 0,
-                gid: 0,
-                pid: 0,
-                extensions: 0,
-            };
-            ledger.take([header.as_bytes(), body].concat().into());
+            ledger.take(request_with(opcode, 2, 5, body));
             match ledger.answer(&reply(2, error, &[])) {
                 Answered::Instead(reply) => {
                     assert_eq!(reply_bytes(&reply), Some(reply.len()));
@@ -456,18 +445,7 @@ mod tests {
         for forgets in [pair(5)[8..].to_vec(), [vec![0; 8], pair(4), pair(5)].concat()] {
             let opcode = if forgets.len() == 8 { opcode::FORGET } else { opcode::BATCH_FORGET };
             ledger.answer(&notice.concat());
-            let length = (wire::IN_HEADER_BYTES + forgets.len()) as u32;
-            let header = InHeader {
-                length,
-                opcode,
-                unique: 4,
-                ino: 5,
-                uid: 0,
-                gid: 0,
-                pid: 0,
-                extensions: 0,
-            };
-            assert!(!ledger.take([header.as_bytes(), &forgets].concat().into()));
+            assert!(!ledger.take(request_with(opcode, 4, 5, &forgets)));
             assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), None, "it is forgotten");
         }
     }
