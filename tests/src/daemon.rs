@@ -29,11 +29,16 @@ pub struct Options {
 impl Options {
     /// Writes a settings file with `text`, and adds further arguments.
     pub fn with_settings(name: &str, text: &str, more: &[&str]) -> Result<Self> {
+        let arguments = more.iter().map(|word| (*word).to_owned()).collect();
+        Self { arguments, ..Self::default() }.and_settings(name, text)
+    }
+
+    /// Writes a settings file with `text`, to be read besides what these options say.
+    pub fn and_settings(mut self, name: &str, text: &str) -> Result<Self> {
         let file = scratch(&format!("{name}-settings"))?.join("settings.toml");
         std::fs::write(&file, text)?;
-        let mut arguments = vec!["--config".to_owned(), file.display().to_string()];
-        arguments.extend(more.iter().map(|word| (*word).to_owned()));
-        Ok(Self { arguments, ..Self::default() })
+        self.arguments.extend(["--config".to_owned(), file.display().to_string()]);
+        Ok(self)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::daemon::scratch;
 use crate::shell::{find, free_port, spawn, tools, wait_until};
 use crate::{Options, ceph};
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -99,10 +100,30 @@ impl S3Server {
         format!("127.0.0.1:{}", self.port)
     }
 
+    /// Makes the server stand still, with its connections open, until the guard is dropped. What a
+    /// test expects of a slow store then lasts for as long as the test needs to see it.
+    pub fn hold(&self) -> Result<Held> {
+        let held = Held(self.processes.iter().map(Pid::from_child).collect());
+        held.0.iter().try_for_each(|process| kill_process(*process, Signal::STOP))?;
+        Ok(held)
+    }
+
     /// Returns options for a daemon with a store below this prefix of the bucket.
     #[must_use]
     pub fn options(&self, prefix: &str) -> Options {
         options_at(&self.address(), prefix)
+    }
+}
+
+/// A server that stands still; it goes on when this is dropped.
+#[must_use]
+pub struct Held(Vec<Pid>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for process in &self.0 {
+            let _ = kill_process(*process, Signal::CONT);
+        }
     }
 }
 

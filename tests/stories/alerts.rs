@@ -5,6 +5,7 @@ use anyhow::{Context, Result, ensure};
 use e2e::daemon::{damage, scratch};
 use e2e::mount::Mount;
 use e2e::prometheus::{self, Scrape, alerts, firing, promtool, scrape, value};
+use e2e::s3::{Kind, S3Server};
 use e2e::shell::{Shell, skip, skip_without, wait_until};
 use e2e::{Daemon, Options};
 use rekindle_base::random::Random;
@@ -132,17 +133,14 @@ fn a_store_that_is_gone_alerts_for_all_that_follows_from_it() -> Result<()> {
 
 #[test]
 fn a_volume_that_takes_too_long_alerts() -> Result<()> {
-    if is_missing() {
+    if is_missing() || skip(&Kind::Versitygw.missing()) {
         return Ok(());
     }
-    let mut daemon = Daemon::start("alerts-stuck")?;
+    let server = S3Server::start(Kind::Versitygw, "alerts-stuck")?;
+    let options = server.options("stuck").and_settings("alerts-stuck", "stuck_after = '1s'")?;
+    let daemon = Daemon::start_with("alerts-stuck", options)?;
     daemon.create("disk", "16M", &[])?;
-    daemon.kill_all()?;
-    // The record cache and the node's other warm memory are gone: attaching asks the store.
-    std::fs::remove_file(daemon.warm())?;
-    let slow = ["--store-fault", "latency=1500ms"];
-    daemon.set_options(Options::with_settings("alerts-stuck", "stuck_after = '1s'", &slow)?);
-    daemon.up()?;
+    let held = server.hold()?;
     let socket = daemon.socket();
     let client = std::thread::spawn(move || NbdClient::connect(&socket, "disk").map(drop));
     let stuck = scrape_when("the volume to be stuck", &daemon, |seen| {
@@ -150,6 +148,7 @@ fn a_volume_that_takes_too_long_alerts() -> Result<()> {
     })?;
     let fired = firing(daemon.scratch(), &[stuck], LATE)?;
     ensure!(fired.contains("RekindleVolumeStuck"), "{fired:?}");
+    drop(held);
     client.join().ok().context("the client panicked")??;
     Ok(())
 }
