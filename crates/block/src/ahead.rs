@@ -9,8 +9,8 @@
 //! reader waits for what is being fetched: until it covers what the store gives within its latency.
 
 use crate::limits::{
-    AHEAD_BYTES_MIN, AHEAD_BYTES_USUAL, AHEAD_METADATA_BYTES, AHEAD_SLACK_BYTES, AHEAD_STEP_BYTES,
-    STREAMS_MAX,
+    AHEAD_BYTES_MIN, AHEAD_BYTES_USUAL, AHEAD_GROWTH_WAITING, AHEAD_METADATA_BYTES,
+    AHEAD_READS_MIN, AHEAD_SLACK_BYTES, AHEAD_STEP_BYTES, STREAMS_MAX,
 };
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -137,7 +137,8 @@ impl Streams {
         let Some(index) = self.streams.iter().position(belongs) else {
             let oldest =
                 (0..STREAMS_MAX).min_by_key(|index| self.streams[*index].used).unwrap_or_default();
-            let window = AHEAD_BYTES_MIN;
+            // One that reads in long steps will want many of them.
+            let window = AHEAD_BYTES_MIN.max(AHEAD_READS_MIN * (end - position)).min(window_max);
             self.streams[oldest] =
                 Stream { used, next: end, until: end, window, metadata_until: end };
             return (oldest, None);
@@ -154,7 +155,8 @@ impl Streams {
         }
         let window_end = stream.next.saturating_add(stream.window);
         let data = stream.until..window_end.min(stream.until.saturating_add(AHEAD_STEP_BYTES));
-        stream.window = stream.window.max((stream.window * 2).min(grows_to));
+        let grown = if waits { stream.window * AHEAD_GROWTH_WAITING } else { stream.window * 2 };
+        stream.window = stream.window.max(grown.min(grows_to));
         if data.is_empty() {
             return (index, None);
         }

@@ -9,6 +9,9 @@ use crate::ahead::{Ahead, Fetch, Noted};
 use crate::cut::Cutter;
 use crate::layout::{Layout, Run};
 use crate::limits;
+use crate::map::RangeMap;
+use crate::out::{Copied, Out, Pieces};
+use bytes::Bytes;
 use futures_util::future;
 use rekindle_content::tree::{self, Lookup, Root};
 use rekindle_content::{Batch, Class, Content, Pointer};
@@ -28,6 +31,7 @@ pub struct Extents {
     shift: u32,
     pub(crate) cutter: Cutter,
     ahead: Ahead,
+    map: RangeMap,
 }
 
 impl Extents {
@@ -45,6 +49,7 @@ impl Extents {
             ahead: Ahead::new(
                 limits::AHEAD_BYTES_MAX.min(content.cache_bytes_max() / limits::AHEAD_CACHE_SHARE),
             ),
+            map: RangeMap::default(),
             content,
         }
     }
@@ -70,8 +75,11 @@ impl Extents {
         page.saturating_mul(self.page_bytes)
     }
 
-    /// Returns the run that shows a page, as far as cached tree nodes tell.
+    /// Returns the run that shows a page, as far as the map and cached tree nodes tell.
     fn run_now(&self, root: &Root, page: u64) -> Lookup {
+        if let Some((run, pointer)) = self.map.find(root, page) {
+            return Lookup::Present(self.layout.key(&run), pointer);
+        }
         let last = self.layout.keys(&(page..page + 1)).end - 1;
         match tree::floor_now(&self.content, root, last) {
             Lookup::Present(key, _) if !self.layout.run(key).pages().contains(&page) => {
@@ -79,6 +87,24 @@ impl Extents {
             }
             found => found,
         }
+    }
+
+    /// Returns the runs that show pages of a range, ascending, as far as cached tree nodes tell,
+    /// and the first page of which they do not, else the end.
+    fn whole_runs_now(&self, root: &Root, pages: &Range<u64>) -> (Vec<(Run, Pointer)>, u64) {
+        let keys = self.layout.keys(pages);
+        let mut entries = Vec::new();
+        if let (Layout::ByContent { .. }, Some(before)) = (self.layout, keys.start.checked_sub(1)) {
+            match tree::floor_now(&self.content, root, before) {
+                Lookup::Present(key, pointer) => entries.push((key, pointer)),
+                Lookup::Absent => {}
+                Lookup::Unknown => return (Vec::new(), pages.start),
+            }
+        }
+        let known = tree::range_now(&self.content, root, &keys, &mut entries);
+        let known = if known < keys.end { self.layout.run(known).page } else { pages.end };
+        let runs = entries.into_iter().map(|(key, pointer)| (self.layout.run(key), pointer));
+        (runs.filter(|(run, _)| run.within(pages).is_some()).collect(), known)
     }
 
     /// Returns the runs that show pages of a range, ascending. The first and the last one may reach
@@ -108,21 +134,21 @@ impl Extents {
         Ok(runs.filter_map(|(run, pointer)| Some((run.within(&pages)?, pointer))).collect())
     }
 
-    /// Fills `out` from a chunk, from its byte `at`.
-    pub(crate) fn fill(
+    /// Gives a part of a chunk: bytes from `at` on, and zeros where it ends early.
+    pub(crate) fn put(
         &self,
         pointer: &Pointer,
-        chunk: &[u8],
-        at: u64,
-        out: &mut [u8],
+        chunk: &Bytes,
+        (at, length): (u64, u64),
+        out: &mut impl Out,
     ) -> Result<(), StagingError> {
         if chunk.len() as u64 > self.layout.chunk_pages_max() * self.page_bytes {
             return Err(self.too_long(pointer, chunk.len()));
         }
-        let bytes = chunk.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();
-        let (data, zeros) = out.split_at_mut(bytes.len().min(out.len()));
-        data.copy_from_slice(&bytes[..data.len()]);
-        zeros.fill(0);
+        let all = chunk.len() as u64;
+        let bytes = at.min(all)..at.saturating_add(length).min(all);
+        let given = out.bytes(chunk, bytes);
+        out.zeros(length - given);
         Ok(())
     }
 
@@ -140,76 +166,72 @@ impl Extents {
         .into()
     }
 
-    /// Takes from `rest`, which begins at byte `position` of the volume, the part that a run shows.
-    /// Also returns the first byte of that part within the chunk.
-    fn split<'a>(&self, rest: &mut &'a mut [u8], position: u64, run: &Run) -> (u64, &'a mut [u8]) {
+    /// Returns which part of its chunk shows what a run has from `position` on, at most `most`
+    /// bytes: the first byte, and their number.
+    fn part(&self, run: &Run, position: u64, most: u64) -> (u64, u64) {
         let at = self.byte(run.from) + (position - self.byte(run.page));
-        (at, take(rest, self.byte(run.page + run.count) - position))
+        (at, (self.byte(run.page + run.count) - position).min(most))
     }
 
     /// Reads from the cache, run by run; `false` when something is not cached.
-    fn copy_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
-        let (mut position, mut rest) = (position, out);
-        while !rest.is_empty() {
-            let before = rest.len();
+    fn show_now(
+        &self,
+        root: &Root,
+        position: u64,
+        out: &mut impl Out,
+    ) -> Result<bool, StagingError> {
+        let end = position.saturating_add(out.left());
+        while out.left() > 0 {
+            let position = end - out.left();
             let page = position >> self.shift;
             match self.run_now(root, page) {
                 Lookup::Unknown => return Ok(false),
-                Lookup::Absent => take(&mut rest, self.byte(page + 1) - position).fill(0),
+                Lookup::Absent => out.zeros(self.byte(page + 1) - position),
                 Lookup::Present(key, pointer) => {
                     let Some(chunk) = self.content.read_now(&pointer) else { return Ok(false) };
-                    let (at, out) = self.split(&mut rest, position, &self.layout.run(key));
-                    self.fill(&pointer, &chunk, at, out)?;
+                    let part = self.part(&self.layout.run(key), position, out.left());
+                    self.put(&pointer, &chunk, part, out)?;
                 }
             }
-            position += (before - rest.len()) as u64;
         }
         Ok(true)
     }
 
     /// Reads a range that is not entirely in the cache: one look into the tree, then chunks
     /// together.
-    async fn copy(
+    async fn show(
         &self,
         root: &Root,
         position: u64,
-        out: &mut [u8],
+        out: &mut impl Out,
         keep: bool,
     ) -> Result<(), StagingError> {
-        let runs = self.runs(root, self.pages(position, out.len() as u64)).await?;
-        let (mut position, mut rest) = (position, out);
-        let mut missing = Vec::new();
-        for (run, pointer) in runs {
-            let begin = position.max(self.byte(run.page));
-            take(&mut rest, begin - position).fill(0);
-            let (at, out) = self.split(&mut rest, begin, &run);
-            position = begin + out.len() as u64;
-            match self.content.read_now(&pointer) {
-                Some(chunk) => self.fill(&pointer, &chunk, at, out)?,
-                None => missing.push((pointer, at, out)),
-            }
+        let runs = self.runs(root, self.pages(position, out.left())).await?;
+        let here = |(run, pointer)| (run, pointer, self.content.read_now(&pointer));
+        let runs: Vec<(Run, Pointer, Option<Bytes>)> = runs.into_iter().map(here).collect();
+        let missing = runs.iter().filter(|(.., chunk)| chunk.is_none());
+        let missing: Vec<Pointer> = missing.map(|(_, pointer, _)| *pointer).collect();
+        let mut read = self.content.read_many(&missing, Class::Data, keep).await?.into_iter();
+        let end = position.saturating_add(out.left());
+        for (run, pointer, chunk) in runs {
+            let chunk = chunk.or_else(|| read.next()).expect("each missing chunk was read");
+            let begin = position.max(self.byte(run.page)).max(end - out.left());
+            out.zeros(begin - (end - out.left()));
+            self.put(&pointer, &chunk, self.part(&run, begin, out.left()), out)?;
         }
-        rest.fill(0);
-        let pointers: Vec<Pointer> = missing.iter().map(|(pointer, ..)| *pointer).collect();
-        let chunks = self.content.read_many(&pointers, Class::Data, keep).await?;
-        for ((pointer, at, out), chunk) in missing.into_iter().zip(chunks) {
-            self.fill(&pointer, &chunk, at, out)?;
-        }
+        out.zeros(out.left());
         Ok(())
     }
 
     /// Fetches what a sequential reader needs next: metadata, then chunks in the background.
     async fn fetch_ahead(&self, root: &Root, fetch: Fetch) {
         let size = self.size();
-        let end = fetch.data.end.min(size);
         let within = |bytes: &Range<u64>| {
             self.pages(bytes.start, bytes.end.min(size).saturating_sub(bytes.start))
         };
         // Only a hint: a read of that range returns the error, if there is one.
-        if let Ok(runs) = self.runs(root, within(&fetch.data)).await {
-            let wanted = runs.into_iter().take_while(|(run, _)| self.byte(run.page) < end);
-            let pointers: Vec<Pointer> = wanted.map(|(_, pointer)| pointer).collect();
-            self.content.prefetch(&pointers, Class::Data);
+        if let Ok(runs) = self.whole_runs(root, &within(&fetch.data)).await {
+            self.prefetch(root, &runs);
         }
         if let Some(metadata) = fetch.metadata {
             let keys = self.layout.keys(&within(&metadata));
@@ -224,21 +246,61 @@ impl Extents {
         let bytes = fetch.data;
         let end = bytes.end.min(self.size());
         let pages = self.pages(bytes.start, end.saturating_sub(bytes.start));
-        let (mut pointers, mut page) = (Vec::new(), pages.start);
-        while page < pages.end {
-            page = match self.run_now(root, page) {
-                Lookup::Present(key, pointer) => {
-                    pointers.push(pointer);
-                    self.layout.run(key).pages().end
-                }
-                Lookup::Absent => page + 1,
-                Lookup::Unknown => {
-                    self.ahead.fell_short(&bytes, self.byte(page));
-                    break;
-                }
-            };
+        let (runs, known) = self.whole_runs_now(root, &pages);
+        if known < pages.end {
+            self.ahead.fell_short(&bytes, self.byte(known).max(bytes.start));
         }
+        self.prefetch(root, &runs);
+    }
+
+    /// Fetches the chunks of runs in the background, and notes the runs for the reads that follow.
+    fn prefetch(&self, root: &Root, runs: &[(Run, Pointer)]) {
+        self.map.note(root, runs);
+        let pointers: Vec<Pointer> = runs.iter().map(|(_, pointer)| *pointer).collect();
         self.content.prefetch(&pointers, Class::Data);
+    }
+
+    /// Reads what is in the cache, for a client; `false` when something is not.
+    fn hit(&self, root: &Root, position: u64, out: &mut impl Out) -> Result<bool, StagingError> {
+        let length = out.left();
+        let found = self.show_now(root, position, out)?;
+        if found && self.ahead.is_marked(position, length) {
+            self.fetch_ahead_now(root, position, length);
+        }
+        Ok(found)
+    }
+
+    /// Reads what is not all in the cache, and more for a client that reads on (with `keep`).
+    async fn miss(
+        &self,
+        root: &Root,
+        position: u64,
+        out: &mut impl Out,
+        keep: bool,
+    ) -> Result<(), StagingError> {
+        let length = out.left();
+        let ahead = if keep { self.ahead.note(position, length, Noted::Miss) } else { None };
+        let read = self.show(root, position, out, keep);
+        match ahead {
+            // The client's own read is polled first.
+            Some(fetch) => future::join(read, self.fetch_ahead(root, fetch)).await.0,
+            None => read.await,
+        }
+    }
+
+    /// Reads a range for a client, without a copy: chunks lie where the cache has them.
+    pub async fn pieces(
+        &self,
+        root: &Root,
+        position: u64,
+        length: u64,
+    ) -> Result<Vec<Bytes>, StagingError> {
+        let mut pieces = Pieces { list: Vec::new(), left: length };
+        if !self.hit(root, position, &mut pieces)? {
+            pieces = Pieces { list: Vec::new(), left: length };
+            self.miss(root, position, &mut pieces, true).await?;
+        }
+        Ok(pieces.list)
     }
 
     /// Lists data and holes. It reads the tree in stretches, so that a large range does not become
@@ -277,22 +339,9 @@ impl Extents {
     }
 }
 
-/// Takes the first `length` bytes of `rest`, or all of it.
-fn take<'a>(rest: &mut &'a mut [u8], length: u64) -> &'a mut [u8] {
-    let length = usize::try_from(length).unwrap_or(usize::MAX).min(rest.len());
-    let (taken, after) = std::mem::take(rest).split_at_mut(length);
-    *rest = after;
-    taken
-}
-
 impl RangeHome for Extents {
     fn read_now(&self, root: &Root, position: u64, out: &mut [u8]) -> Result<bool, StagingError> {
-        let found = self.copy_now(root, position, out)?;
-        let length = out.len() as u64;
-        if found && self.ahead.is_marked(position, length) {
-            self.fetch_ahead_now(root, position, length);
-        }
-        Ok(found)
+        self.hit(root, position, &mut Copied(out))
     }
 
     fn read<'a>(
@@ -302,22 +351,7 @@ impl RangeHome for Extents {
         out: &'a mut [u8],
         keep: bool,
     ) -> BoxFuture<'a, Result<(), StagingError>> {
-        Box::pin(async move {
-            let length = out.len() as u64;
-            let ahead = if keep { self.ahead.note(position, length, Noted::Miss) } else { None };
-            match ahead {
-                // The client's own read is polled first.
-                Some(fetch) => {
-                    let (read, ()) = future::join(
-                        self.copy(root, position, out, keep),
-                        self.fetch_ahead(root, fetch),
-                    )
-                    .await;
-                    read
-                }
-                None => self.copy(root, position, out, keep).await,
-            }
-        })
+        Box::pin(async move { self.miss(root, position, &mut Copied(out), keep).await })
     }
 
     fn fold<'a>(

@@ -12,6 +12,8 @@ mod fold;
 mod kind;
 mod layout;
 mod limits;
+mod map;
+mod out;
 mod plan;
 mod spare;
 mod widen;

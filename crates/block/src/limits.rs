@@ -28,17 +28,23 @@ pub const SCATTERED_PAGES: u64 = 16;
 pub const SCATTERED_RUNS: usize = 12;
 /// Sequential streams that read-ahead tells apart in one volume.
 pub const STREAMS_MAX: usize = 8;
-/// Length of the first read-ahead of a stream; the next ones double.
+/// Length of the first read-ahead of a stream, at least; the next ones double.
 pub const AHEAD_BYTES_MIN: u64 = 128 * KIB;
+/// Reads that the first read-ahead of a stream covers.
+pub const AHEAD_READS_MIN: u64 = 2;
+/// Factor by which a window grows whose reader has waited: each wait is a round trip to the store.
+pub const AHEAD_GROWTH_WAITING: u64 = 4;
 /// Read-ahead to which the window of every stream grows.
 pub const AHEAD_BYTES_USUAL: u64 = 4 * MIB;
 /// Longest read-ahead, of a stream whose reader has waited for shorter ones: 500 MiB/s from a store
 /// that answers after 60 ms.
 pub const AHEAD_BYTES_MAX: u64 = 32 * MIB;
 /// A window takes at most this share of the cache, so that no stream evicts what it has not read.
-pub const AHEAD_CACHE_SHARE: u64 = 16;
+pub const AHEAD_CACHE_SHARE: u64 = 8;
 /// Most bytes that one read has fetched ahead: a larger window is filled step by step.
 pub const AHEAD_STEP_BYTES: u64 = 4 * MIB;
+/// Runs that the map of a reader has, at most: those of the longest read-ahead, and 70 KiB of RAM.
+pub const MAPPED_RUNS_MAX: usize = 1024;
 /// Distance from the expected position up to which a read still belongs to its stream.
 pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;
 /// Metadata is fetched this much further ahead than data, in bytes of the volume. A hit finds its

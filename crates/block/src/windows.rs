@@ -4,6 +4,7 @@ use crate::cut::{Cut, Cutting};
 use crate::extents::Extents;
 use crate::layout::Run;
 use crate::limits;
+use crate::out::Copied;
 use crate::plan::{ChangePart, Plan, Step};
 use crate::spare::Spare;
 use bytes::Bytes;
@@ -147,7 +148,8 @@ impl<'a> Windows<'a> {
         for (run, pointer) in old {
             let at = narrow(run.page - pages.start);
             let out = &mut data[at..at + narrow(run.count)];
-            self.extents.fill(&pointer, &chunks[&pointer], bytes(run.from), out)?;
+            let part = (bytes(run.from), bytes(run.count));
+            self.extents.put(&pointer, &chunks[&pointer], part, &mut Copied(out))?;
         }
         for part in parts {
             give_way();

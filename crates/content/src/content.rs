@@ -87,6 +87,13 @@ pub struct Stats {
     pub packs_written: u64,
     pub cache_hits: u64,
     pub cache_misses: u64,
+    /// Chunks of data, and of metadata, for which a reader waited.
+    pub data_waits: u64,
+    pub metadata_waits: u64,
+    /// Chunks that were fetched ahead of a reader, and those of them that left the cache before any
+    /// reader had asked: more than a few mean that the windows are too long for the cache.
+    pub fetched_ahead: u64,
+    pub fetched_in_vain: u64,
     pub cache_bytes: u64,
     pub index_bytes: u64,
     /// Holds at the moment: batches, uploads, and readers below a root.
@@ -103,6 +110,9 @@ pub(crate) struct Counters {
     pub(crate) packs_written: AtomicU64,
     pub(crate) cache_hits: AtomicU64,
     pub(crate) cache_misses: AtomicU64,
+    pub(crate) data_waits: AtomicU64,
+    pub(crate) metadata_waits: AtomicU64,
+    pub(crate) fetched_ahead: AtomicU64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, number: u64) {
@@ -196,6 +206,10 @@ impl Content {
             packs_written: get(&counters.packs_written),
             cache_hits: get(&counters.cache_hits),
             cache_misses: get(&counters.cache_misses),
+            data_waits: get(&counters.data_waits),
+            metadata_waits: get(&counters.metadata_waits),
+            fetched_ahead: get(&counters.fetched_ahead),
+            fetched_in_vain: self.inner.cache.unread(),
             cache_bytes: self.inner.cache.bytes(),
             index_bytes: self.inner.index.bytes(),
             holds: self.inner.live.count() as u64,

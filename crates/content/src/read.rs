@@ -8,7 +8,7 @@
 //! itself.
 
 use crate::bundles::BundlePlace;
-use crate::cache::Keep;
+use crate::cache::{Keep, Unasked};
 use crate::content::{Inner, add};
 use crate::fetch::{Sharing, neighbours, unless_away};
 use crate::name::Name;
@@ -111,7 +111,7 @@ impl Content {
             };
             let inner = self.inner.clone();
             self.inner.env.spawn("content-prefetch", async move {
-                let _ = inner.read_each(&group, class, Keep::Unasked).await;
+                let _ = inner.read_each(&group, class, Keep::Unasked(Unasked::Fetched)).await;
                 drop(permit);
             });
         }
@@ -234,6 +234,13 @@ impl Inner {
     {
         let watch = self.env.watch();
         add(&self.counters.cache_misses, 1);
+        let counter = match (keep, class) {
+            (Keep::Unasked(Unasked::Fetched), _) => Some(&self.counters.fetched_ahead),
+            (Keep::Yes, Class::Data) => Some(&self.counters.data_waits),
+            (Keep::Yes, Class::Metadata) => Some(&self.counters.metadata_waits),
+            (Keep::No | Keep::Unasked(Unasked::Written), _) => None,
+        };
+        counter.into_iter().for_each(|counter| add(counter, 1));
         let (inner, name) = (self.clone(), pointer.name);
         let read = || {
             let fetched = fetch(inner.clone());

@@ -34,7 +34,7 @@ pub const FORMATS: [(&str, u32); 2] =
     [("file table", format::page::VERSION as u32), ("file record", format::record::VERSION as u32)];
 
 pub use caller::{Caller, Halt, Keeper, Sight, Witness};
-pub use files::Files;
+pub use files::{Files, joined};
 pub use home::Home;
 pub use kind::{File, KIND};
 pub use names::Seal;

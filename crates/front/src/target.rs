@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_file::{
     Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Seek,
-    SetAttr, SetXattr, Space,
+    SetAttr, SetXattr, Space, joined,
 };
 use rekindle_staging::Error as StagingError;
 use rekindle_volume::Error as VolumeError;
@@ -100,12 +100,22 @@ pub trait Target: Clone + Send + Sync + 'static {
         how: Rename,
     ) -> impl Future<Output = Done<()>> + Send;
     fn read_link(&self, ino: Ino) -> impl Future<Output = Done<Bytes>> + Send;
+    /// Reads bytes as they lie in memory.
+    fn pieces(
+        &self,
+        ino: Ino,
+        offset: u64,
+        length: usize,
+    ) -> impl Future<Output = Done<Vec<Bytes>>> + Send;
+    /// Reads bytes into one buffer.
     fn read(
         &self,
         ino: Ino,
         offset: u64,
         length: usize,
-    ) -> impl Future<Output = Done<Bytes>> + Send;
+    ) -> impl Future<Output = Done<Bytes>> + Send {
+        async move { Ok(joined(self.pieces(ino, offset, length).await?)) }
+    }
     fn write(
         &self,
         caller: Caller<'_>,
@@ -202,8 +212,8 @@ impl Target for Files {
     async fn read_link(&self, ino: Ino) -> Done<Bytes> {
         self.read_link(ino).await
     }
-    async fn read(&self, ino: Ino, offset: u64, length: usize) -> Done<Bytes> {
-        self.read(ino, offset, length).await
+    async fn pieces(&self, ino: Ino, offset: u64, length: usize) -> Done<Vec<Bytes>> {
+        self.pieces(ino, offset, length).await
     }
     async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         self.write(caller, ino, offset, data).await

@@ -80,6 +80,17 @@ const HELP: &[(Shape, &str, &str)] = &[
         "rekindle_cache_misses_total",
         "Chunks and tree nodes not found in the cache.",
     ),
+    (
+        Shape::Counter,
+        "rekindle_cache_waits_total",
+        "Chunks for which a reader waited, of data and of metadata.",
+    ),
+    (Shape::Counter, "rekindle_cache_fetched_ahead_total", "Chunks fetched ahead of a reader."),
+    (
+        Shape::Counter,
+        "rekindle_cache_fetched_in_vain_total",
+        "Chunks that were fetched ahead and left the cache before a reader asked.",
+    ),
     (Shape::Counter, "rekindle_collector_decisions_total", "Decisions about idle volumes."),
     (Shape::Counter, "rekindle_collector_detached_total", "Idle volumes taken out of service."),
     (Shape::Gauge, "rekindle_collector_due", "Idle volumes that are due to go out of service."),
@@ -333,6 +344,12 @@ fn observe(node: &Node) {
     count("rekindle_content_packs_total", content.packs_written);
     count("rekindle_cache_hits_total", content.cache_hits);
     count("rekindle_cache_misses_total", content.cache_misses);
+    let waits = [("data", content.data_waits), ("metadata", content.metadata_waits)];
+    for (class, count) in waits {
+        counter!("rekindle_cache_waits_total", "class" => class).absolute(count);
+    }
+    count("rekindle_cache_fetched_ahead_total", content.fetched_ahead);
+    count("rekindle_cache_fetched_in_vain_total", content.fetched_in_vain);
     set("rekindle_cache_bytes", content.cache_bytes);
     set("rekindle_index_bytes", content.index_bytes);
     set("rekindle_node_incarnation", node.incarnation.0);

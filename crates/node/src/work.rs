@@ -115,6 +115,10 @@ pub fn content_counters(node: &Node) -> Value {
         "packs_written": stats.packs_written,
         "cache_hits": stats.cache_hits,
         "cache_misses": stats.cache_misses,
+        "data_waits": stats.data_waits,
+        "metadata_waits": stats.metadata_waits,
+        "fetched_ahead": stats.fetched_ahead,
+        "fetched_in_vain": stats.fetched_in_vain,
         "cache_bytes": stats.cache_bytes,
         "index_bytes": stats.index_bytes,
     })

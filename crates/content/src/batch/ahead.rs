@@ -5,7 +5,7 @@
 //! only those are compressed.
 
 use super::stretch::{Filling, Stretch};
-use crate::cache::Keep;
+use crate::cache::{Keep, Unasked};
 use crate::content::Inner;
 use crate::name::{Name, NameMap};
 use crate::pack::blobs::Blobs;
@@ -215,7 +215,7 @@ impl Bundle {
                 rest = behind;
                 // A copy: a chunk in the cache does not keep its neighbours there.
                 let body = Body { bytes: Bytes::copy_from_slice(body), children: 0 };
-                inner.keep(*name, Class::Data, Keep::Unasked, body);
+                inner.keep(*name, Class::Data, Keep::Unasked(Unasked::Written), body);
             }
             blobs
         }

@@ -14,7 +14,7 @@ mod upload;
 
 pub use stretch::Stretch;
 
-use crate::cache::Keep;
+use crate::cache::{Keep, Unasked};
 use crate::compression::Compressor;
 use crate::content::{Inner, add};
 use crate::format::footer::Entry;
@@ -165,7 +165,7 @@ impl Batch {
     fn cache(&self, class: Class, name: Name, is_old: bool, body: impl FnOnce() -> Body) {
         let is_wanted = class == Class::Metadata || self.is_cached;
         if is_wanted && !(is_old && self.inner.cache.touch(&name)) {
-            self.inner.keep(name, class, Keep::Unasked, body());
+            self.inner.keep(name, class, Keep::Unasked(Unasked::Written), body());
         }
     }
 
@@ -342,7 +342,7 @@ impl Batch {
             Some(pointer) => *pointer,
             None => self.append(class, name, &body).await?,
         };
-        self.inner.cache.insert(name, class, Keep::Unasked, body);
+        self.inner.cache.insert(name, class, Keep::Unasked(Unasked::Written), body);
         Ok(pointer)
     }
 

@@ -11,6 +11,7 @@ use crate::limits;
 use crate::name::{Name, word};
 use crate::pack::reader::Body;
 use parking_lot::Mutex;
+pub(crate) use weighted::Unasked;
 use weighted::Weighted;
 
 pub(crate) struct Cache {
@@ -24,7 +25,7 @@ pub(crate) enum Keep {
     Yes,
     /// No reader has asked for it yet: it was fetched ahead, or is written. Data then stays for a
     /// while, and pushes out little that readers ask for.
-    Unasked,
+    Unasked(Unasked),
     No,
 }
 
@@ -59,13 +60,19 @@ impl Cache {
         let mut shard = self.shard(&name).lock();
         let evicted = match (keep, class) {
             (Keep::No, _) => return,
-            (Keep::Unasked, Class::Data) => shard.insert_unasked(name, 1, bytes, body),
+            (Keep::Unasked(why), Class::Data) => shard.insert_unasked(name, 1, bytes, body, why),
             (Keep::Yes, Class::Data) => shard.insert(name, 1, bytes, body),
             (_, Class::Metadata) => shard.insert(name, 3, bytes, body),
         };
         // Evicted values are freed after the lock is released.
         drop(shard);
         drop(evicted);
+    }
+
+    /// Returns the number of chunks that left the cache before the reader came for whom they were
+    /// fetched.
+    pub(crate) fn unread(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().unread()).sum()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -175,7 +182,7 @@ mod tests {
         let lru = RefCell::new(lru);
         let plain =
             hit_rate(|name| lru.borrow_mut().get(name), |name, _| lru.borrow_mut().insert(name));
-        let (all_alike, queued) = (rate(Keep::Yes), rate(Keep::Unasked));
+        let (all_alike, queued) = (rate(Keep::Yes), rate(Keep::Unasked(Unasked::Fetched)));
         println!("hit rate: plain LRU {plain:.3}, all alike {all_alike:.3}, queued {queued:.3}");
         assert!(queued > 0.99, "{queued}");
         assert!(queued > 1.36 * plain.max(all_alike), "{plain} {all_alike}");

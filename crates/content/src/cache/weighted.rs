@@ -8,9 +8,9 @@
 //! next insertion continues it.
 //!
 //! What no reader has asked for yet comes into a fifth list, first in first out: a stream passes
-//! through it and leaves the ring as it was. A lookup moves an entry from there into the ring, if
-//! much was inserted since the entry came: a stream asks for its bytes soon after they were
-//! fetched, and not again.
+//! through it and leaves the ring as it was. The first lookup of an entry there is the one that it
+//! was fetched for. A later one moves it into the ring, if much was inserted since the first: a
+//! stream may ask for a chunk in small steps, but not again.
 
 use crate::name::{Name, word};
 use hashbrown::HashTable;
@@ -23,9 +23,9 @@ const RING: usize = WEIGHT_MAX + 1;
 const QUEUE: usize = RING;
 /// Share of the budget that the queue has while the ring needs the rest.
 const QUEUE_SHARE: u64 = 4;
-/// A lookup proves an entry when this share of the budget was inserted since the entry came: twice
-/// what may be fetched ahead for one reader, and half of the queue.
-const PROOF_SHARE: u64 = 8;
+/// A lookup proves an entry when this share of the budget was inserted since the first one. One
+/// reader may have fetched half of the queue ahead; a quarter of it is left for the proof.
+const PROOF_SHARE: u64 = 16;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
@@ -34,8 +34,10 @@ struct Slot<V> {
     weight: usize,
     bytes: u64,
     list: usize,
-    /// Bytes inserted into the cache up to the entry.
-    came: u64,
+    /// Whether it was fetched ahead of a reader.
+    is_fetched: bool,
+    /// Bytes inserted into the cache up to the first lookup.
+    asked: Option<u64>,
     newer: u32,
     older: u32,
     /// `None` in a free slot.
@@ -46,6 +48,14 @@ struct Slot<V> {
 struct List {
     newest: u32,
     oldest: u32,
+}
+
+/// The reason why an entry is in the cache for which no reader has asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unasked {
+    Written,
+    /// It was fetched ahead of a reader.
+    Fetched,
 }
 
 /// Values that left the cache. Mostly one, so that an insertion allocates nothing.
@@ -71,6 +81,8 @@ pub(super) struct Weighted<V> {
     queued: u64,
     /// Bytes inserted so far.
     inserted: u64,
+    /// Entries that were fetched ahead, and evicted from the queue without a lookup.
+    unread: u64,
     pass: usize,
     lists: [List; RING + 1],
     /// Slots by name. The name itself is in the slot only: the table is small and stays near the
@@ -87,12 +99,17 @@ impl<V> Weighted<V> {
             bytes: 0,
             queued: 0,
             inserted: 0,
+            unread: 0,
             pass: 0,
             lists: [List { newest: NONE, oldest: NONE }; RING + 1],
             table: HashTable::new(),
             slots: Vec::new(),
             free: Vec::new(),
         }
+    }
+
+    pub(super) fn unread(&self) -> u64 {
+        self.unread
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -103,8 +120,9 @@ impl<V> Weighted<V> {
     /// the queue stays there, unless it is proven.
     pub(super) fn get(&mut self, name: &Name) -> Option<&V> {
         let index = self.find(name)?;
-        let slot = &self.slots[index as usize];
-        let is_proven = self.inserted - slot.came >= self.bytes_max / PROOF_SHARE;
+        let slot = &mut self.slots[index as usize];
+        let asked = *slot.asked.get_or_insert(self.inserted);
+        let is_proven = self.inserted - asked >= self.bytes_max / PROOF_SHARE;
         let list = match slot.list {
             QUEUE if !is_proven => return self.slots[index as usize].value.as_ref(),
             _ => (self.pass + slot.weight) % RING,
@@ -120,7 +138,7 @@ impl<V> Weighted<V> {
     /// freed outside the lock.
     pub(super) fn insert(&mut self, name: Name, weight: usize, bytes: u64, value: V) -> Evicted<V> {
         let first = self.remove(&name);
-        self.put(name, (weight, false), bytes, value, first)
+        self.put(name, (weight, None), bytes, value, first)
     }
 
     /// Like [`Weighted::insert`], for an entry for which no reader has asked yet: what is there
@@ -131,17 +149,18 @@ impl<V> Weighted<V> {
         weight: usize,
         bytes: u64,
         value: V,
+        why: Unasked,
     ) -> Evicted<V> {
         match self.find(&name) {
             Some(_) => Evicted { first: Some(value), others: Vec::new() },
-            None => self.put(name, (weight, true), bytes, value, None),
+            None => self.put(name, (weight, Some(why)), bytes, value, None),
         }
     }
 
     fn put(
         &mut self,
         name: Name,
-        (weight, is_queued): (usize, bool),
+        (weight, unasked): (usize, Option<Unasked>),
         bytes: u64,
         value: V,
         first: Option<V>,
@@ -152,16 +171,24 @@ impl<V> Weighted<V> {
             return evicted;
         }
         while self.bytes + bytes > self.bytes_max {
-            if let Some(value) = self.evict_one(if is_queued { bytes } else { 0 }) {
+            if let Some(value) = self.evict_one(unasked.map_or(0, |_| bytes)) {
                 evicted.push(value);
             }
         }
         let weight = weight.min(WEIGHT_MAX);
-        let list = if is_queued { QUEUE } else { (self.pass + weight) % RING };
+        let list = unasked.map_or((self.pass + weight) % RING, |_| QUEUE);
         self.inserted += bytes;
-        let came = self.inserted;
-        let (newer, older, value) = (NONE, NONE, Some(value));
-        let slot = Slot { name, weight, bytes, list, came, newer, older, value };
+        let slot = Slot {
+            name,
+            weight,
+            bytes,
+            list,
+            is_fetched: unasked == Some(Unasked::Fetched),
+            asked: None,
+            newer: NONE,
+            older: NONE,
+            value: Some(value),
+        };
         let index = match self.free.pop() {
             Some(index) => {
                 self.slots[index as usize] = slot;
@@ -209,7 +236,10 @@ impl<V> Weighted<V> {
         let ring_is_empty = self.bytes == self.queued;
         if self.queued > 0 && (ring_is_empty || self.queued + coming > self.bytes_max / QUEUE_SHARE)
         {
-            return self.take(self.lists[QUEUE].oldest);
+            let oldest = self.lists[QUEUE].oldest;
+            let slot = &self.slots[oldest as usize];
+            self.unread += u64::from(slot.is_fetched && slot.asked.is_none());
+            return self.take(oldest);
         }
         self.evict_of_ring()
     }
@@ -302,38 +332,49 @@ mod tests {
     }
 
     #[test]
-    fn a_lookup_proves_an_entry_when_much_was_inserted_since_the_entry_came() {
+    fn a_lookup_proves_an_entry_when_much_was_inserted_since_the_first_one() {
         let mut cache = Weighted::new(100 * PROOF_SHARE);
-        cache.insert_unasked(D, 1, 100, "data");
+        cache.insert_unasked(D, 1, 100, "data", Unasked::Written);
+        for other in 3..6 {
+            cache.insert_unasked([other; 32], 1, 100, "too", Unasked::Fetched);
+            cache.remove(&[other; 32]);
+        }
         assert!(cache.get(&D).is_some());
-        assert_eq!(cache.queued, 100, "its reader asks soon");
-        cache.insert_unasked(M, 1, 100, "other");
+        assert_eq!(cache.queued, 100, "it was fetched for this lookup");
+        cache.insert_unasked(M, 1, 100, "other", Unasked::Written);
         assert!(cache.get(&D).is_some());
         assert_eq!((cache.queued, cache.weight(&D)), (100, Some(1)));
-        cache.insert_unasked(D, 1, 100, "data");
+        cache.insert_unasked(D, 1, 100, "data", Unasked::Written);
         assert_eq!(cache.queued, 100, "what is proven stays where it is");
     }
 
     #[test]
     fn the_queue_has_its_share_while_the_ring_needs_the_rest_and_else_all() {
         let mut cache = Weighted::new(100 * 64);
-        let names =
-            |kind: u8| (0..200).map(move |i| [[kind; 16], [i; 16]].concat().try_into().unwrap());
-        names(1).for_each(|name: Name| drop(cache.insert_unasked(name, 1, 64, "stream")));
-        assert_eq!(cache.queued, 100 * 64);
+        let names = |kind: u8| {
+            (0..200).map(move |i| -> Name { [[kind; 16], [i; 16]].concat().try_into().unwrap() })
+        };
+        let pass = |cache: &mut Weighted<_>, kind, why| {
+            names(kind).for_each(|name| drop(cache.insert_unasked(name, 1, 64, "stream", why)));
+        };
+        pass(&mut cache, 1, Unasked::Fetched);
+        assert_eq!((cache.queued, cache.unread), (100 * 64, 100));
         names(2).for_each(|name: Name| drop(cache.insert(name, 1, 64, "asked for")));
         assert_eq!((cache.queued, cache.bytes), (25 * 64, 100 * 64));
-        names(3).for_each(|name: Name| drop(cache.insert_unasked(name, 1, 64, "stream")));
+        pass(&mut cache, 3, Unasked::Written);
+        let unread = cache.unread;
+        pass(&mut cache, 4, Unasked::Written);
+        assert_eq!(cache.unread, unread, "what was written was not fetched for a reader");
         assert_eq!((cache.queued, cache.bytes), (25 * 64, 100 * 64));
     }
 
     proptest! {
         /// Against the slow form: a list of (name, weight), a pass walks all of it. An entry of the
-        /// queue has its time of arrival.
+        /// queue has the time of its first lookup.
         #[test]
         fn it_does_what_the_slow_form_does(steps in proptest::collection::vec((0u8..5, 0u8..12), 1..200)) {
             let mut cache = Weighted::new(5 * PROOF_SHARE);
-            let mut model: Vec<(u8, usize, usize, Option<u64>)> = Vec::new();
+            let mut model: Vec<(u8, usize, usize, Option<Option<u64>>)> = Vec::new();
             let mut inserted = 0;
             for (step, key) in steps {
                 let weight = if key % 2 == 0 { 1 } else { 3 };
@@ -348,7 +389,8 @@ mod tests {
                     1 => {
                         prop_assert_eq!(cache.get(&[key; 32]).is_some(), is_there);
                         for entry in model.iter_mut().filter(|entry| entry.0 == key) {
-                            entry.3 = entry.3.filter(|came| inserted - came < 5);
+                            let asked = entry.3.map(|asked| asked.unwrap_or(inserted));
+                            entry.3 = asked.filter(|asked| inserted - asked < 5).map(Some);
                             entry.1 = entry.2;
                         }
                     }
@@ -359,10 +401,10 @@ mod tests {
                         ring.for_each(|entry| entry.1 -= 1);
                     }
                     3 => {
-                        cache.insert_unasked([key; 32], weight, 1, key);
+                        cache.insert_unasked([key; 32], weight, 1, key, Unasked::Fetched);
                         if !is_there {
                             inserted += 1;
-                            model.push((key, weight, weight, Some(inserted)));
+                            model.push((key, weight, weight, Some(None)));
                         }
                     }
                     _ => {
@@ -373,8 +415,8 @@ mod tests {
                 prop_assert_eq!(cache.bytes(), model.len() as u64);
                 let queued = model.iter().filter(|entry| entry.3.is_some()).count();
                 prop_assert_eq!(cache.queued, queued as u64);
-                for (key, weight, _, came) in &model {
-                    prop_assert_eq!(cache.weight(&[*key; 32]), Some(*weight).filter(|_| came.is_none()));
+                for (key, weight, _, queued) in &model {
+                    prop_assert_eq!(cache.weight(&[*key; 32]), Some(*weight).filter(|_| queued.is_none()));
                 }
             }
         }

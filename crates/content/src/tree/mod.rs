@@ -13,7 +13,7 @@ mod walk;
 pub use prune::{Fates, Pruned, Values, prune_inner, prune_outer};
 #[cfg(test)]
 pub(crate) use read::nodes_over;
-pub use read::{above, floor, floor_now, get, prefetch, range};
+pub use read::{above, floor, floor_now, get, prefetch, range, range_now};
 pub use update::update;
 pub use walk::{Visitor, walk};
 

@@ -29,6 +29,53 @@ pub fn floor_now(content: &Content, root: &Root, key: u64) -> Lookup {
     Lookup::Unknown
 }
 
+/// Adds all entries with keys in `keys` to `found`, ascending, as far as cached nodes tell. Returns
+/// the first key of which they do not, else the end. A plain call: no I/O.
+pub fn range_now(
+    content: &Content,
+    root: &Root,
+    keys: &Range<u64>,
+    found: &mut Vec<(u64, Pointer)>,
+) -> u64 {
+    match root {
+        Some(pointer) if !keys.is_empty() => {
+            collect_now(&content.inner, (pointer, None, keys.start), keys, found)
+        }
+        _ => keys.end,
+    }
+}
+
+/// Adds the entries below one node, whose parent has level `above`, and whose keys begin at `from`.
+fn collect_now(
+    inner: &Inner,
+    (pointer, above, from): (&Pointer, Option<u16>, u64),
+    keys: &Range<u64>,
+    found: &mut Vec<(u64, Pointer)>,
+) -> u64 {
+    let mut below = Vec::new();
+    let look = |bytes: &[u8], children| {
+        let node = node::view(bytes, children).ok()?;
+        if above.is_some_and(|above| node.level() >= above) {
+            return None;
+        }
+        let from =
+            if node.level() > 0 { node.covering(keys.start) } else { node.lower_bound(keys.start) };
+        let all = if node.level() > 0 { &mut below } else { &mut *found };
+        all.extend((from..node.lower_bound(keys.end)).map(|at| (node.key(at), node.child(at))));
+        Some(node.level())
+    };
+    // A node that makes no sense is for `range` to report.
+    let Some(Some(level)) = inner.look_now(pointer, look) else { return from };
+    for (index, (key, child)) in below.iter().enumerate() {
+        let begins = if index == 0 { from } else { from.max(*key) };
+        let until = collect_now(inner, (child, Some(level), begins), keys, found);
+        if until != keys.end {
+            return until;
+        }
+    }
+    keys.end
+}
+
 /// Finds the entry with the greatest key that is not above `key`.
 pub async fn floor(
     content: &Content,

@@ -37,6 +37,14 @@ enum Newer {
     Content(Root, u64),
 }
 
+/// Makes one buffer of pieces; one alone stays where it is.
+pub fn joined(mut pieces: Vec<Bytes>) -> Bytes {
+    match pieces.len() {
+        0 | 1 => pieces.pop().unwrap_or_default(),
+        _ => pieces.concat().into(),
+    }
+}
+
 /// Returns a regular file.
 pub(super) fn regular(view: &View<'_>, ino: Ino) -> Result<Inode, Stop> {
     let inode = view.inode(ino)?;
@@ -67,15 +75,27 @@ fn whereabouts(view: &View<'_>, ino: Ino, range: Range<u64>) -> Result<Whereabou
 }
 
 impl Files {
-    /// Reads at most `length` bytes; fewer at the end of the file, and never more than
-    /// [`limits::READ_BYTES_MAX`].
+    /// Reads at most `length` bytes, as [`Files::pieces`] does, into one buffer.
     pub async fn read(&self, ino: Ino, offset: u64, length: usize) -> Done<Bytes> {
+        Ok(joined(self.pieces(ino, offset, length).await?))
+    }
+
+    /// Reads at most `length` bytes; fewer at the end of the file, and never more than
+    /// [`limits::READ_BYTES_MAX`]. What the store has comes as the cache has it, without a copy.
+    pub async fn pieces(&self, ino: Ino, offset: u64, length: usize) -> Done<Vec<Bytes>> {
         let length = length.min(limits::READ_BYTES_MAX);
         let range = offset..offset.saturating_add(length as u64);
         let hold = self.home.content.hold();
         let Whereabouts { size, root, parts } =
             self.look_into(ino, |view, ino| whereabouts(view, ino, range.clone())).await?;
         let length = range.end.min(size).saturating_sub(offset);
+        if parts.is_empty() && !root.is_none() {
+            let read = self.home.reader(ino).pieces(&root, offset, length).await;
+            let pieces = read.inspect_err(|error| self.staged().notice(error))?;
+            drop(hold);
+            self.staged().check_read()?;
+            return Ok(pieces);
+        }
         let mut out = vec![0; usize::try_from(length).unwrap_or(0)];
         let covered: u64 = parts.iter().map(|(range, _)| range.end - range.start).sum();
         if covered < length {
@@ -92,7 +112,7 @@ impl Files {
         }
         drop(hold);
         self.staged().check_read()?;
-        Ok(out.into())
+        Ok(vec![out.into()])
     }
 
     /// Fills `out` with what a root of extents has, for a reader of this file.

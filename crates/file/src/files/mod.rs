@@ -25,6 +25,7 @@ use crate::look::{Look, Stop, unreadable};
 use crate::state::{ORPHANS, State, View, decode_own};
 use crate::table;
 use crate::types::{Call, Errno, Error, Origin, Space, Time};
+pub use bytes::joined;
 use draft::Draft;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env};

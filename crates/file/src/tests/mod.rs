@@ -1,6 +1,7 @@
 //! Files by their door: random calls against a model, and what each promise says.
 
 mod bed;
+mod chunks;
 mod copying;
 mod keeping;
 mod model;

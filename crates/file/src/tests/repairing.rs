@@ -108,7 +108,7 @@ fn after_damage<T: Clone>(
     });
 }
 
-async fn stored(bed: &Bed, ino: Ino) -> Stored {
+pub(super) async fn stored(bed: &Bed, ino: Ino) -> Stored {
     let row = table::get(&bed.content, &root_of(bed).await, ino).await.unwrap().unwrap();
     Stored::decode(&row).unwrap()
 }

@@ -214,7 +214,9 @@ impl<T: Target> Question<'_, T> {
     async fn content(&self, op: Op<'_>) -> Result<Body, Failed> {
         let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
         Ok(match op {
-            Op::Read { offset, size } => Body::data(target.read(ino, offset, size as usize).await?),
+            Op::Read { offset, size } => {
+                Body::pieces(target.pieces(ino, offset, size as usize).await?)
+            }
             Op::Write { offset, kills_set_id, data } => {
                 within(offset, data.len() as u64)?;
                 let witness = kills_set_id.then(|| self.no_set_id());

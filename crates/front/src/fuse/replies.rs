@@ -21,7 +21,15 @@ const TIME_STEP: u32 = 1;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     pub head: Vec<u8>,
-    pub data: Bytes,
+    /// In order.
+    pub data: Vec<Bytes>,
+}
+
+impl Reply {
+    /// Returns the number of bytes of data.
+    pub fn data_bytes(&self) -> usize {
+        self.data.iter().map(Bytes::len).sum()
+    }
 }
 
 /// Makes the reply to a request: success with a body and data, or an error.
@@ -30,7 +38,8 @@ pub fn reply(unique: u64, body: Result<Body, Errno>) -> Reply {
         Ok(body) => (0, body),
         Err(errno) => (-errno.raw_os_error(), Body::default()),
     };
-    let length = OUT_HEADER_BYTES + body.bytes.len() + body.data.len();
+    let length = OUT_HEADER_BYTES + body.bytes.len();
+    let length = length + body.data.iter().map(Bytes::len).sum::<usize>();
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     let mut head = Vec::with_capacity(OUT_HEADER_BYTES + body.bytes.len());
     head.extend_from_slice(OutHeader { length, error, unique }.as_bytes());
@@ -42,7 +51,7 @@ pub fn reply(unique: u64, body: Result<Body, Errno>) -> Reply {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Body {
     bytes: Vec<u8>,
-    data: Bytes,
+    data: Vec<Bytes>,
     /// Inodes that have lost their last name.
     unnamed: Vec<Attr>,
 }
@@ -55,6 +64,11 @@ impl Body {
 
     /// Data alone.
     pub fn data(data: Bytes) -> Self {
+        Self::pieces(vec![data])
+    }
+
+    /// Data alone, which lies in several places.
+    pub fn pieces(data: Vec<Bytes>) -> Self {
         Self { data, ..Self::default() }
     }
 
@@ -69,7 +83,7 @@ impl Body {
         let notice = |of: &Attr| {
             let length = (OUT_HEADER_BYTES + size_of::<AttrOut>()) as u32;
             let head = OutHeader { length, error: UNNAMED, unique: 0 };
-            Reply { head: [head.as_bytes(), attr(of).as_bytes()].concat(), data: Bytes::new() }
+            Reply { head: [head.as_bytes(), attr(of).as_bytes()].concat(), data: Vec::new() }
         };
         self.unnamed.iter().map(notice).collect()
     }

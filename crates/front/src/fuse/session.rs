@@ -12,10 +12,12 @@ use super::replies::{Body, Reply, reply};
 use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
 use crate::target::{Failed, Target};
+use bytes::Bytes;
 use rekindle_base::VolumeId;
 use rekindle_env::Env;
 use rekindle_file::Origin;
-use std::io;
+use std::io::{self, IoSlice};
+use std::iter;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, ReadHalf};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -308,18 +310,37 @@ async fn send(
     while let Some(Unsent { reply, _held }) = unsent.recv().await {
         gathered.extend_from_slice(&reply.head);
         held.push(_held);
-        if reply.data.len() <= limits::COPIED_BYTES_MAX {
-            gathered.extend_from_slice(&reply.data);
+        if reply.data_bytes() <= limits::COPIED_BYTES_MAX {
+            reply.data.iter().for_each(|piece| gathered.extend_from_slice(piece));
         } else {
-            writer.write_all(&gathered).await?;
+            write_pieces(writer, &gathered, &reply.data).await?;
             gathered.clear();
-            writer.write_all(&reply.data).await?;
         }
         if unsent.is_empty() || gathered.len() >= limits::GATHERED_BYTES {
             writer.write_all(&gathered).await?;
             writer.flush().await?;
             gathered.clear();
             held.clear();
+        }
+    }
+    Ok(())
+}
+
+/// Writes what was gathered and then pieces, each from where it lies.
+async fn write_pieces(
+    writer: &mut (impl AsyncWrite + Unpin),
+    gathered: &[u8],
+    pieces: &[Bytes],
+) -> io::Result<()> {
+    let all = iter::once(gathered).chain(pieces.iter().map(|piece| &piece[..]));
+    let mut slices: Vec<IoSlice<'_>> = all.map(IoSlice::new).collect();
+    let mut left = &mut slices[..];
+    // What is empty at the front would look like a writer that takes nothing.
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        match writer.write_vectored(left).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => IoSlice::advance_slices(&mut left, count),
         }
     }
     Ok(())

@@ -262,20 +262,23 @@ impl<A: Asker> Pump<A> {
     }
 
     async fn receive(&self, mut reader: impl AsyncRead + Unpin) -> io::Result<()> {
-        let mut bytes = BytesMut::with_capacity(READ_BYTES);
+        // Room for the longest reply and what follows it: the buffer never grows, which would copy.
+        let room = REQUEST_BYTES_MAX as usize + READ_BYTES;
+        let mut bytes = BytesMut::with_capacity(room);
         loop {
             while let Some(length) = reply_bytes(&bytes) {
                 if length > REQUEST_BYTES_MAX as usize {
                     return Err(io::Error::other("the daemon sent what is no reply"));
                 }
                 if bytes.len() < length {
-                    bytes.reserve(length - bytes.len());
                     break;
                 }
                 self.reply(&mut bytes[..length]);
                 bytes.advance(length);
             }
-            bytes.reserve(READ_BYTES);
+            // A reply that has begun is moved to the front when its end does not fit in behind it.
+            let length = reply_bytes(&bytes).unwrap_or(0).max(READ_BYTES);
+            bytes.reserve(length.saturating_sub(bytes.len()).max(1));
             if reader.read_buf(&mut bytes).await? == 0 {
                 return Ok(());
             }
