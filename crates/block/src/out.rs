@@ -75,3 +75,38 @@ impl Out for Pieces {
         length
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_give_the_same_bytes_and_no_more_than_are_wanted() {
+        let chunk = Bytes::from_static(b"0123456789");
+        let (hole, wanted) = (3 * ZEROS.len() + 5, 3 * ZEROS.len() + 12);
+        let give = |out: &mut dyn FnMut(Option<Range<u64>>) -> u64| {
+            out(None);
+            (out(Some(2..6)), out(Some(4..10)), out(Some(0..1)))
+        };
+        let mut pieces = Pieces { list: Vec::new(), left: wanted as u64 };
+        let given = give(&mut |part| match part {
+            Some(part) => pieces.bytes(&chunk, part),
+            None => {
+                pieces.zeros(hole as u64);
+                0
+            }
+        });
+        assert_eq!((given, pieces.left), ((4, 3, 0), 0));
+        let mut buffer = vec![9; wanted];
+        let mut copied = Copied(&mut buffer);
+        give(&mut |part| match part {
+            Some(part) => copied.bytes(&chunk, part),
+            None => {
+                copied.zeros(hole as u64);
+                0
+            }
+        });
+        let expected = [&vec![0; hole][..], b"2345456"].concat();
+        assert!(pieces.list.concat() == expected && buffer == expected);
+    }
+}

@@ -155,3 +155,35 @@ fn no_change_waits_for_a_store_that_is_far() {
         far.set(Plan::default());
     });
 }
+
+/// The answer of a store that is far may come when another node has the volume.
+#[test]
+fn a_read_that_ends_after_the_lease_shows_nothing() {
+    let (world, mem) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let (store, _) = fault::wrap(&env, mem.clone(), Plan::default());
+    let data = Random::new(3).bytes(2 * MIB);
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files_as(Policy::Through, Ack::Flash).await;
+        let file = make(&files, ROOT, "file", FileType::Regular).await;
+        files.write(CALLER, file, 0, &data[..MIB]).await.unwrap();
+        files.write(CALLER, file, MIB as u64, &data[MIB..]).await.unwrap();
+        drain(&files).await;
+    });
+    world.crash_process();
+    let env = world.env();
+    let (store, far) = fault::wrap(&env, mem, Plan::default());
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 2).await;
+        let files = bed.files_as(Policy::Through, Ack::Flash).await;
+        let file = files.lookup(ROOT, b"file").await.unwrap().ino;
+        // The tree is in memory now.
+        assert_eq!(files.read(file, 0, 9).await.unwrap(), data[..9]);
+        let latency = std::time::Duration::from_secs(10);
+        far.set(Plan { latency, ..Plan::default() });
+        bed.lease.set(Some(env.now() + latency / 4));
+        let late = files.read(file, 3 * MIB as u64 / 2, 9).await;
+        assert!(matches!(late, Err(Error::Volume(_))), "{late:?}");
+    });
+}

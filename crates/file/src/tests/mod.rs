@@ -338,6 +338,9 @@ fn nothing_is_shown_once_another_node_may_have_the_volume() {
         let files = bed.files_as(Policy::Through, Ack::Flash).await;
         let ino = make(&files, ROOT, "a", FileType::Regular).await;
         files.write(CALLER, ino, 0, b"old").await.unwrap();
+        let logged = make(&files, ROOT, "in the log", FileType::Regular).await;
+        files.handle().staged().drain().await.unwrap();
+        files.write(CALLER, logged, 0, b"new").await.unwrap();
         let snapshots = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
         let node =
             NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
@@ -348,6 +351,7 @@ fn nothing_is_shown_once_another_node_may_have_the_volume() {
                 files.lookup(ROOT, b"absent").await.map(drop),
                 files.list(ROOT, 0, 9).await.map(drop),
                 files.read(ino, 0, 9).await.map(drop),
+                files.read(logged, 0, 9).await.map(drop),
                 files.list_xattrs(ino).await.map(drop),
                 files.list(snapshots, 0, 9).await.map(drop),
                 files.lookup(snapshots, b"absent").await.map(drop),

@@ -225,6 +225,34 @@ mod tests {
         drop(all);
     }
 
+    /// The trace of HydraFS's resource manager. There, a request is counted until it completes, and
+    /// so are the objects that it takes; here a lease is both, so the third request fits at once.
+    /// The order of those that wait is the same.
+    #[test]
+    fn the_golden_trace_of_hydrafs_counted_once() {
+        let budget = Budget::new(10 * UNIT_BYTES);
+        let ask = |units: usize| Box::pin(budget.lease(units * UNIT_BYTES));
+        let used = || budget.used() / UNIT_BYTES;
+        let first = ask(4).as_mut().now_or_never().expect("4 of 10");
+        let second = ask(3).as_mut().now_or_never().expect("7 of 10");
+        let third = ask(3).as_mut().now_or_never().expect("10 of 10");
+        let (mut fourth, mut fifth) = (ask(6), ask(1));
+        assert!(
+            fourth.as_mut().now_or_never().is_none() && fifth.as_mut().now_or_never().is_none()
+        );
+        drop(second);
+        assert!(fifth.as_mut().now_or_never().is_none(), "it would fit, and is not the first");
+        assert_eq!(used(), 10, "what is free is kept for the one who waits");
+        drop(third);
+        let fourth = fourth.as_mut().now_or_never().expect("4 + 6");
+        assert!(fifth.as_mut().now_or_never().is_none());
+        drop(first);
+        let fifth = fifth.as_mut().now_or_never().expect("6 + 1");
+        assert_eq!(used(), 7);
+        drop((fourth, fifth));
+        assert_eq!(used(), 0);
+    }
+
     #[test]
     fn who_gives_up_waiting_holds_nothing() {
         let budget = Budget::new(100 * UNIT_BYTES);
