@@ -19,7 +19,7 @@ cargo x bench SUITE [OPTIONS]
   --patience S       how long a run waits for others to leave the machine alone (20)
   --json             print the rows as JSON
   --no-write         leave docs/benchmarks.md as it is
-  --nightly          also what takes very long: a million volumes
+  --nightly          also what takes very long: a million volumes, 10^7 names
 ";
 
 /// Cores of clients and servers: the same for both sides of every comparison.

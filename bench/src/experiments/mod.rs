@@ -8,6 +8,7 @@ mod cold_read;
 mod copies;
 mod files;
 mod files_far;
+mod files_names;
 mod flash;
 mod flush;
 mod forwarded;
@@ -102,6 +103,11 @@ const FILES: &[Experiment] = &[
         name: "files-remove",
         question: "a file of 100 GiB removed",
         run: files_far::remove,
+    },
+    Experiment {
+        name: "files-names",
+        question: "many names in one directory, against a folder of the same disk",
+        run: files_names::names,
     },
 ];
 
