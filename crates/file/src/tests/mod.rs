@@ -3,6 +3,7 @@
 mod bed;
 mod copying;
 mod keeping;
+mod long;
 mod model;
 mod repairing;
 mod taking;
