@@ -124,6 +124,21 @@ impl Extents {
         Ok(runs.filter(|(run, _)| run.within(pages).is_some()).collect())
     }
 
+    /// Returns the first page of the first run that begins at a page or behind it. A large range of
+    /// nothing is passed over so, and not stretch by stretch: files have holes of petabytes.
+    pub(crate) async fn next_run(
+        &self,
+        root: &Root,
+        page: u64,
+    ) -> Result<Option<u64>, rekindle_content::Error> {
+        let first = self.layout.keys(&(page..page)).start;
+        let entry = match first.checked_sub(1) {
+            Some(before) => tree::above(&self.content, root, before).await?,
+            None => return Ok(Some(page)),
+        };
+        Ok(entry.map(|(key, _)| self.layout.run(key).page))
+    }
+
     /// Returns what runs show of a range, ascending.
     pub(crate) async fn runs(
         &self,
@@ -327,7 +342,11 @@ impl Extents {
         while from < pages.end {
             let stretch = from..pages.end.min(from + limits::STRETCH_PAGES_MAX);
             from = stretch.end;
-            for (run, _) in self.runs(root, stretch).await? {
+            let runs = self.runs(root, stretch).await?;
+            if runs.is_empty() {
+                from = self.next_run(root, from).await?.map_or(pages.end, |page| page.max(from));
+            }
+            for (run, _) in runs {
                 if self.byte(run.page) > position {
                     add(self.byte(run.page), false);
                 }

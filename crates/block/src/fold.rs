@@ -79,7 +79,8 @@ impl Extents {
         Ok(growing.root)
     }
 
-    /// Returns the stretches of pages that are written anew together with the changes.
+    /// Returns the stretches of pages beside the changes that are written anew together with them.
+    /// Pages that a change touches are not among them: it may clear a petabyte.
     async fn widened(&self, root: &Root, changes: &[Fold]) -> Result<Vec<Range<u64>>, Error> {
         if root.is_none() || matches!(self.layout, Layout::Fixed { .. }) {
             return Ok(Vec::new());
@@ -97,12 +98,12 @@ impl Extents {
                 outside.extend(self.runs(root, pages).await?);
             }
             let wide = widen(&touched, &outside, self.page_bytes);
-            Ok::<_, Error>((wide != touched).then_some(wide))
+            Ok::<_, Error>([wide.start..touched.start, touched.end..wide.end])
         };
         let touched = tree::joined(touched.filter(|pages| !pages.is_empty()));
         let wide = stream::iter(touched).map(look).buffered(limits::ASSEMBLED_MAX);
-        let wide: Vec<_> = wide.try_filter_map(future::ok).try_collect().await?;
-        Ok(tree::joined(wide))
+        let wide: Vec<_> = wide.try_collect().await?;
+        Ok(tree::joined(wide.into_iter().flatten().filter(|pages| !pages.is_empty())))
     }
 
     /// Writes the chunks that were cut, and notes what the tree is to show.
@@ -195,6 +196,10 @@ impl Extents {
                 batch.flush().await?;
             }
             from = upto;
+            if count == 0 && growing.rest.is_none() {
+                let next = self.next_run(&growing.root, from).await?;
+                from = next.map_or(pages.end, |page| page.max(from));
+            }
         }
         Ok(())
     }

@@ -11,6 +11,8 @@ pub const PAGE_BYTES_MIN: usize = PAGE_BYTES_MAX / 4;
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that one call reads.
 pub const READ_BYTES_MAX: usize = 8 << 20;
+/// Bytes in which a search for data or a hole looks at first.
+pub const SEEK_BYTES: u64 = 64 << 20;
 /// Files whose reader's windows are remembered.
 pub const READERS_MAX: usize = 128;
 /// Time after which a change reaches flash though no client waits for it: a volume goes on from

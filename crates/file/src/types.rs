@@ -201,8 +201,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// Most bytes of the value of an extended attribute.
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
-/// Most bytes of a file: 16 EiB less what block layers can say.
-pub const FILE_BYTES_MAX: u64 = 1 << 60;
+/// Most bytes of a file: those of the largest disk. The keys of its extents name no page beyond.
+pub const FILE_BYTES_MAX: u64 = rekindle_base::limits::VOLUME_BYTES_MAX;
 
 /// The error of a call.
 #[derive(Debug, Clone, thiserror::Error)]

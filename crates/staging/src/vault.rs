@@ -102,9 +102,10 @@ pub struct Vault {
     /// taken away yet. No other volume may have it meanwhile, and a removal frees it, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub also: Option<String>,
-    /// The node to which the owner is about to give the volume: a write that does so may be on its
-    /// way, also after the death of the owner's process. The next life that serves the volume
-    /// writes the vault first, so that such a write cannot land any more.
+    /// The node to which the owner is about to give the volume, maybe itself (a rollback, say): a
+    /// write that does so may be on its way, also after the death of the owner's process. The next
+    /// life that serves the volume writes the vault first, so that such a write cannot land any
+    /// more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<NodeId>,
 }

@@ -285,11 +285,44 @@ fn clear_a_petabyte(layout: Layout) {
         assert_eq!(part, [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
         home.read(&root, last, &mut part, true).await.unwrap();
         assert_eq!(part, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1]);
-        let extents = home.extents(&root, 0, last + BLOCK).await.unwrap();
-        assert_eq!(
-            extents.iter().map(|extent| extent.data).collect::<Vec<_>>(),
-            [true, false, true]
-        );
+        // However often.
+        for _ in 0..500 {
+            let extents = home.extents(&root, 0, last + BLOCK).await.unwrap();
+            assert_eq!(
+                extents.iter().map(|extent| extent.data).collect::<Vec<_>>(),
+                [true, false, true]
+            );
+        }
+        let mut again = root;
+        for _ in 0..500 {
+            again = fold(&home, &again, &[zeros(5, last)]).await;
+        }
+        assert_eq!(shown(&home, &again).await, [0, last / BLOCK]);
+    });
+}
+
+#[test]
+fn a_petabyte_beside_a_chunk_that_is_mostly_gone_is_cleared_in_a_moment() {
+    let size = rekindle_base::limits::VOLUME_BYTES_MAX;
+    let world = World::new(4, Faults::none());
+    world.block_on(async {
+        let home = Extents::new(content(&world, &Mem::store()), size, Layout::default());
+        // Chunks of three pages, of which one is left: it is written anew.
+        let (first, last) = (bytes(0, vec![1; 12_288]), bytes(size - 12_288, vec![2; 12_288]));
+        let root = fold(&home, &None, &[first, last]).await;
+        let root = fold(&home, &root, &[zeros(5000, size - 10_000)]).await;
+        let pages = size / BLOCK;
+        assert_eq!(shown(&home, &root).await, [0, 1, pages - 2, pages - 1]);
+        let mut part = vec![0xee; 12_288];
+        home.read(&root, 0, &mut part, true).await.unwrap();
+        assert!(part[..5000].iter().all(|byte| *byte == 1));
+        assert!(part[5000..].iter().all(|byte| *byte == 0));
+        home.read(&root, size - 12_288, &mut part, true).await.unwrap();
+        assert!(part[12_288 - 5000..].iter().all(|byte| *byte == 2));
+        assert!(part[..12_288 - 5000].iter().all(|byte| *byte == 0));
+        // What was left of the first chunk is one of its own now.
+        let kept = tree::floor(&home.content, &root, u64::MAX >> 20).await.unwrap();
+        assert!(kept.is_some_and(|(_, chunk)| u64::from(chunk.length) <= 2 * BLOCK));
     });
 }
 

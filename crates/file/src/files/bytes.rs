@@ -265,16 +265,24 @@ impl Files {
         }
     }
 
-    /// Says whether the root has data at `at`, and where that ends, before `end` or there.
+    /// Says whether the root has data at `at`, and where that ends, before `end` or there. Data may
+    /// go on behind that: a search in a file of many extents must not list all of them each time.
     async fn stored_extent(&self, root: &Root, at: u64, end: u64) -> Result<(bool, u64), Error> {
         if root.is_none() {
             return Ok((false, end));
         }
-        let extents = self.home.reader(0).extents(root, at, end - at).await?;
-        Ok(match extents.first() {
-            Some(first) => (first.data, (first.position + first.span).clamp(at + 1, end)),
-            None => (false, end),
-        })
+        let reader = self.home.reader(0);
+        let mut span = limits::SEEK_BYTES.min(end - at);
+        loop {
+            let extents = reader.extents(root, at, span).await?;
+            let is_data = extents.first().is_some_and(|first| first.data);
+            let upto = extents.first().map_or(at + span, |first| first.position + first.span);
+            if is_data || upto < at + span || at + span == end {
+                return Ok((is_data, upto.clamp(at + 1, end)));
+            }
+            // Nothing is listed of a hole, however long it is.
+            span = span.saturating_mul(16).min(end - at);
+        }
     }
 }
 

@@ -101,12 +101,15 @@ impl Files {
     /// yet is brought there first.
     async fn frozen(&self, number: u32) -> Done<Arc<State>> {
         let is_it = |one: &&Snapshot| one.number == number;
-        let is_there = self.snapshots(|all| all.iter().find(is_it).is_some())?;
-        if !is_there {
+        let root_of = |one: &Snapshot| one.content.as_ref().map(|content| content.root);
+        let Some(root) = self.snapshots(|all| all.iter().find(is_it).map(root_of))? else {
             self.home.frozen.lock().remove(&number);
             return Err(Errno::STALE.into());
-        }
-        if let Some(known) = self.home.frozen.lock().get(&number) {
+        };
+        // A salvage may have mended it.
+        if let Some(known) = self.home.frozen.lock().get(&number)
+            && Some(known.root) == root
+        {
             return Ok(known.clone());
         }
         let find = || self.snapshots(|all| all.iter().find(is_it).cloned());
@@ -126,7 +129,9 @@ impl Files {
             first_root: self.home.state.lock().first_root.clone(),
             own: Mutex::default(),
         };
-        Ok(self.home.frozen.lock().entry(number).or_insert_with(|| Arc::new(state)).clone())
+        let state = Arc::new(state);
+        self.home.frozen.lock().insert(number, state.clone());
+        Ok(state)
     }
 
     /// Returns the attributes of an inode.

@@ -4,6 +4,7 @@ mod bed;
 mod chunks;
 mod copying;
 mod keeping;
+mod long;
 mod model;
 mod repairing;
 mod taking;

@@ -205,6 +205,40 @@ fn what_is_damaged_is_an_error_and_the_rest_is_served_until_a_person_accepts() {
     });
 }
 
+#[test]
+fn a_snapshot_that_was_mended_is_seen_so_at_once() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let file = world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        let file = make(&files, ROOT, "f", FileType::Regular).await;
+        files.write(CALLER, file, 0, &[1; 10]).await.unwrap();
+        bed.volumes.take_snapshot("fs", "s").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let content = stored(&bed, file).await.content;
+        let runs = tree::range(&bed.content, &content, 0..u64::MAX).await.unwrap();
+        damage(&store, &runs[0].1).await;
+        file
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 2).await;
+        let files = bed.files(Ack::Flash).await;
+        let dir = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+        let root = files.lookup(dir, b"s").await.unwrap().ino;
+        let past = files.lookup(root, b"f").await.unwrap().ino;
+        for ino in [file, past] {
+            files.read(ino, 0, 9).await.unwrap_err();
+        }
+        bed.volumes.salvage("fs", true).await.unwrap();
+        for ino in [file, past] {
+            assert_eq!(files.read(ino, 0, 9).await.unwrap(), [0; 9][..]);
+        }
+    });
+}
+
 /// A directory with many names: every third is a directory with a file in it, and the others are
 /// files.
 async fn many(files: &Files) -> Ino {
@@ -352,6 +386,41 @@ fn extended_attributes_and_extents_cost_no_more_than_themselves() {
     );
 }
 
+/// Checks that a report names all that is not there any more.
+fn told_all(lines: &[String], before: &Model, now: &Model, seed: u64) {
+    let says = |word: &str| lines.iter().any(|line| line.contains(word));
+    if says("lost: all files and directories") {
+        return;
+    }
+    let numbers = |line: &str, word: &str, between: &str| {
+        let (_, range) = line.split_once(word)?;
+        let (from, to) = range.split_once(between)?;
+        Some((from.parse::<u64>().ok()?, to.parse::<u64>().ok()?))
+    };
+    let inodes: Vec<_> =
+        lines.iter().filter_map(|line| numbers(line, "the inodes ", " to ")).collect();
+    let bytes: Vec<_> = lines.iter().filter_map(|line| numbers(line, ": bytes ", "..")).collect();
+    for (ino, node) in &before.nodes {
+        let known = says("what it had before its last changes");
+        let Some(left) = now.nodes.get(ino) else {
+            let is_told = says(&format!("(inode {ino})"))
+                || inodes.iter().any(|(from, to)| (from..=to).contains(&ino));
+            assert!(is_told, "seed {seed}: inode {ino} is gone: {lines:#?}");
+            continue;
+        };
+        let is_told =
+            |at: usize| bytes.iter().any(|(from, to)| (*from..*to).contains(&(at as u64)));
+        let differs =
+            (0..node.data.len()).find(|at| node.data[*at] != left.data[*at] && !is_told(*at));
+        assert!(differs.is_none() || known, "seed {seed}: {ino}, {differs:?}: {lines:#?}");
+        let xattrs = node.xattrs == left.xattrs || says("extended attributes");
+        assert!(xattrs || known, "seed {seed}: {ino}: {lines:#?}");
+        let has = |name| left.names.contains_key(name);
+        let names = node.names.keys().all(has) || says(" of its ") || says("it is lost as a whole");
+        assert!(names || known, "seed {seed}: {ino}: {lines:#?}");
+    }
+}
+
 #[test]
 fn whatever_chunks_are_damaged_the_rest_is_as_it_was_and_goes_on() {
     let most: u64 = std::env::var("REKINDLE_FILE_SEEDS").map_or(40, |text| text.parse().unwrap());
@@ -403,6 +472,8 @@ fn whatever_chunks_are_damaged_the_rest_is_as_it_was_and_goes_on() {
                 Err(Unread::Failed(error)) => panic!("seed {seed}: {error}"),
                 Err(Unread::Wrong(why)) => panic!("seed {seed}: {why}"),
             };
+            let history = bed.volumes.salvage_history("fs").await.unwrap();
+            told_all(&history.last().unwrap().lines, &model, &now, seed);
             for (ino, node) in &now.nodes {
                 let Some(before) = model.nodes.get(ino) else { continue };
                 assert_eq!(before.kind, node.kind, "seed {seed}: {ino}");

@@ -14,7 +14,7 @@ use nfs3_types::nfs3::{
 };
 use nfs3_types::rpc::RPC_VERSION_2;
 use nfs3_types::xdr_codec::Opaque;
-use rekindle_file::Seal;
+use rekindle_file::{FILE_BYTES_MAX, Seal};
 use std::sync::atomic::Ordering;
 
 fn served(story: impl AsyncFnOnce(&mut Site)) {
@@ -120,7 +120,8 @@ fn bytes_are_written_and_read() {
         let mut client = site.connect();
         let done: nfs3::COMMIT3res = client.ask(commit, &args).await;
         assert_ne!(done.unwrap().verf, wrote.verf);
-        let nothing = client.write(&file, 1 << 60, b"", stable_how::FILE_SYNC).await.unwrap();
+        let nothing =
+            client.write(&file, FILE_BYTES_MAX, b"", stable_how::FILE_SYNC).await.unwrap();
         assert_eq!(nothing.count, 0);
         let beyond = client.write(&file, u64::MAX, b"x", stable_how::FILE_SYNC).await;
         assert_eq!(beyond.unwrap_err(), nfsstat3::NFS3ERR_FBIG);

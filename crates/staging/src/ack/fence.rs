@@ -166,7 +166,7 @@ impl Inner {
     }
 
     /// Writes the vault of a volume that comes into service, if a copy of this folder could go on
-    /// with the volume otherwise, or a write that gives it to another node may be on its way.
+    /// with the volume otherwise, or a write that ends its generation may be on its way.
     /// `ours`: the serial behind which this life begins, and the lives that logged the changes
     /// before that.
     pub(crate) async fn claim(

@@ -174,7 +174,7 @@ async fn shrink_to(claimed: &Claim, vault: &Vault, size: u64, cut: Cut) -> Resul
     })
     .await?;
     let _step = claimed.step("the store: writing the size into the vault");
-    rest::rewrite(inner, name, vault.id, |vault| {
+    rest::begin_anew(inner, name, vault.id, |vault| {
         let end = |lost: &rekindle_staging::Lost| lost.position.saturating_add(lost.span);
         if vault.lost.iter().any(|lost| end(lost) > size) {
             let reason =

@@ -95,6 +95,37 @@ async fn until_full(inner: &Inner) {
     }
 }
 
+/// Changes the vault of a claimed volume so that what a later life would acknowledge, were it to
+/// serve the volume as it is now, is not of the volume afterwards: the content, its end, or whether
+/// there is one.
+///
+/// A write without an answer may land at any time, also after the death of this process, or after
+/// the next client has come. So the vault says before that the volume [leaves](Vault::leaves) the
+/// generation that it is in, though it stays at this node. Whoever serves it next writes the vault
+/// first, and then such a write cannot land any more.
+pub(crate) async fn begin_anew(
+    inner: &Inner,
+    name: &str,
+    id: VolumeId,
+    change: impl Fn(&Vault) -> Result<Vault, Error>,
+) -> Result<Held<Vault>, Error> {
+    let leaves = Some(inner.writer.node);
+    rewrite(inner, name, id, |vault| {
+        // A change that is refused leaves the vault as it is.
+        change(vault)?;
+        Ok(Vault { leaves, ..vault.clone() })
+    })
+    .await?;
+    rewrite(inner, name, id, |vault| {
+        if vault.leaves != leaves {
+            // A newer life of this node serves it.
+            return Err(rekindle_datastore::Error::Conflict(Vault::key(id)).into());
+        }
+        Ok(Vault { leaves: None, ..change(vault)? })
+    })
+    .await
+}
+
 /// Changes the vault of a volume that no other node owns.
 pub(crate) async fn rewrite(
     inner: &Inner,

@@ -82,7 +82,7 @@ async fn lay_aside(claimed: &Claim) -> Result<(), Error> {
     let since = inner.env.wall_clock().0;
     let held = records::find(&inner.writer, name).await?;
     let last = inner.staging.last_serial(&held.value).await?;
-    rest::rewrite(inner, name, id, |vault| {
+    rest::begin_anew(inner, name, id, |vault| {
         Ok(Vault {
             state: VaultState::Trashed,
             trashed: Some(since),

@@ -3,7 +3,7 @@
 //! The vault lists the versions, and the sweep keeps their content. A rollback is one conditional
 //! write of the vault, with a new generation: the log's changes of older generations do not count
 //! from then on. The content before the rollback becomes a version, so that a rollback can be
-//! undone.
+//! undone. A write before it keeps it from landing under a later life ([`rest::begin_anew`]).
 
 use crate::manage::list;
 use crate::manage::rest;
@@ -127,7 +127,7 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
     let id = held.value.id;
     // Serials are never reused: changes that stay behind in the log count as done.
     let last = inner.staging.last_serial(&held.value).await?;
-    let written = rest::rewrite(inner, name, id, |vault| {
+    let written = rest::begin_anew(inner, name, id, |vault| {
         let version = pick(inner, vault, to)?;
         let generation = vault.generation.next();
         let checkpoint = vault.checkpoint.max(last);

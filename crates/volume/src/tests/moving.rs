@@ -1,20 +1,19 @@
 //! Tests of moves: two nodes on one store, of which one hands a volume over to the other.
 
 use super::bed::{Bed, NODE, kind, read, spec, write};
+use super::held::Held;
 use crate::registry::machine::{Event, State};
 use crate::*;
-use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_base::{Incarnation, Kind, Life, NodeId};
+use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
-use rekindle_datastore::{Datastore, Error as StoreError, Listed, Removal, Store, Version};
-use rekindle_env::BoxFuture;
 use rekindle_env::sim::{Faults, Stop, World};
 use rekindle_staging::{Error as StagingError, Vault};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 const OTHER: NodeId = NodeId([9; 16]);
 
@@ -292,101 +291,14 @@ fn a_crash_at_any_step_of_a_move_leaves_one_owner_who_has_all() {
     panic!("a move has too many steps");
 }
 
-/// A store that may keep the writes that name the other node for later.
-struct Held {
-    inner: Store,
-    is_slow: AtomicBool,
-    /// Whether the caller hears that the store is away, from such a write on; else nothing.
-    tells: bool,
-    held: Mutex<Vec<(String, Bytes, Version)>>,
-}
-
-impl Held {
-    fn new(tells: bool) -> Arc<Self> {
-        let is_slow = AtomicBool::new(true);
-        Arc::new(Self { inner: Mem::store(), is_slow, tells, held: Mutex::default() })
-    }
-
-    fn is_away(&self) -> bool {
-        self.tells && !self.held.lock().is_empty()
-    }
-}
-
-fn away<T: Send + 'static>() -> BoxFuture<'static, Result<T, StoreError>> {
-    Box::pin(async { Err(StoreError::Unavailable("away".to_owned())) })
-}
-
-impl Datastore for Held {
-    fn put<'a>(&'a self, key: &'a str, data: Bytes) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.put(key, data)
-    }
-
-    fn create<'a>(
-        &'a self,
-        key: &'a str,
-        data: Bytes,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        self.inner.create(key, data)
-    }
-
-    fn replace<'a>(
-        &'a self,
-        key: &'a str,
-        data: Bytes,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        let named = format!("\"owner\":\"{OTHER}\"");
-        let text = String::from_utf8_lossy(&data).replace(' ', "");
-        if self.is_slow.load(Ordering::Relaxed) && text.contains(&named) {
-            self.held.lock().push((key.to_owned(), data, version.clone()));
-            return if self.tells { away() } else { Box::pin(std::future::pending()) };
-        }
-        self.inner.replace(key, data, version)
-    }
-
-    fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(Bytes, Version), StoreError>> {
-        if self.is_away() {
-            return away();
-        }
-        self.inner.get(key)
-    }
-
-    fn get_range<'a>(
-        &'a self,
-        key: &'a str,
-        range: std::ops::Range<u64>,
-    ) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        self.inner.get_range(key, range)
-    }
-
-    fn list<'a>(
-        &'a self,
-        prefix: &'a str,
-        after: Option<&'a str>,
-    ) -> BoxFuture<'a, Result<Vec<Listed>, StoreError>> {
-        self.inner.list(prefix, after)
-    }
-
-    fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>> {
-        self.inner.delete(key)
-    }
-
-    fn delete_if<'a>(
-        &'a self,
-        key: &'a str,
-        version: &'a Version,
-    ) -> BoxFuture<'a, Result<Removal, StoreError>> {
-        self.inner.delete_if(key, version)
-    }
-
-    fn describe(&self) -> String {
-        self.inner.describe()
-    }
+/// What a write has that names the other node.
+fn named() -> String {
+    format!("\"owner\":\"{OTHER}\"")
 }
 
 #[test]
 fn a_write_of_the_vault_without_an_answer_is_found_out() {
-    let held = Held::new(true);
+    let held = Held::new(named(), true);
     let (store, world): (Store, _) = (held.clone(), World::new(1, Faults::none()));
     world.block_on(async {
         let bed = Bed::start(&world.env(), &store).await;
@@ -420,7 +332,7 @@ fn a_write_of_the_vault_without_an_answer_is_found_out() {
 
 #[test]
 fn a_move_that_lands_after_the_death_of_its_process_takes_no_later_change_along() {
-    let held = Held::new(false);
+    let held = Held::new(named(), false);
     let store: Store = held.clone();
     let world = World::new(1, Faults::none());
     world.block_on(async {
