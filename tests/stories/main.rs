@@ -29,6 +29,7 @@ mod nfs;
 mod nfs4;
 mod nfs_cluster;
 mod nfs_kernel;
+mod nfs_stable;
 mod nfs_suites;
 mod parity;
 mod partitions;

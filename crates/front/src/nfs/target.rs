@@ -14,9 +14,9 @@ pub struct Export<T> {
     pub id: VolumeId,
     pub name: String,
     pub files: T,
-    /// The life that serves the volume: what it has acknowledged without a sync is kept as long as
-    /// it lasts. A client whose WRITE and COMMIT name two lives sends its data again.
-    pub life: [u8; 8],
+    /// The write verifier: as long as it stays, what was acknowledged without a sync is kept. A
+    /// client whose WRITE and COMMIT have two of them sends its data again.
+    pub verifier: [u8; 8],
 }
 
 /// The file volumes of a node.

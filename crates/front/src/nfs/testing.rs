@@ -64,8 +64,8 @@ impl Shelf {
             None => Error::NotFound("it".to_owned()),
         })?;
         self.attached.fetch_add(1, Ordering::Relaxed);
-        let life = self.life.load(Ordering::Relaxed).to_be_bytes();
-        Ok(Export { id, name, files, life })
+        let verifier = self.life.load(Ordering::Relaxed).to_be_bytes();
+        Ok(Export { id, name, files, verifier })
     }
 }
 

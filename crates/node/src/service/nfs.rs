@@ -10,6 +10,7 @@ use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::forward::Way as _;
 use rekindle_front::nfs::forward::Way;
 use rekindle_front::nfs::{self, Export, Exports, Settings};
+use rekindle_staging::Beginning;
 use rekindle_volume::Error;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
@@ -42,11 +43,11 @@ impl Service {
             files => files.map_err(|error| of_volume(error.into()))?,
         };
         let vault = files.handle().vault();
-        // Acknowledged and not synced is what this life of the owner has in its memory.
-        let life =
-            [&node.id.0[..], &node.incarnation.0.to_le_bytes(), &vault.generation.0.to_le_bytes()];
-        let life = Seal::of(&node.content).check(&life.concat()).to_be_bytes();
-        Ok(Export { id: vault.id, name: vault.name.clone(), files, life })
+        let Beginning { node: first, incarnation, generation } =
+            files.handle().staged().beginning();
+        let began = [&first.0[..], &incarnation.0.to_le_bytes(), &generation.0.to_le_bytes()];
+        let verifier = Seal::of(&node.content).check(&began.concat()).to_be_bytes();
+        Ok(Export { id: vault.id, name: vault.name.clone(), files, verifier })
     }
 }
 

@@ -80,7 +80,7 @@ impl<E: Exports> Work<'_, E> {
         }
         out.put_u32(data.len() as u32);
         out.put_u32(if stable == UNSTABLE { UNSTABLE } else { FILE_SYNC });
-        out.put_plain(&place.export.life);
+        out.put_plain(&place.export.verifier);
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl<E: Exports> Work<'_, E> {
         let files = &place.export.files;
         regular(&files.attr(place.ino).await?)?;
         files.sync().await?;
-        out.put_plain(&place.export.life);
+        out.put_plain(&place.export.verifier);
         Ok(())
     }
 }
