@@ -22,6 +22,7 @@ mod images;
 mod lab;
 mod life;
 mod lives;
+mod locks;
 mod mounts;
 mod moving;
 mod nemesis;

@@ -4,7 +4,7 @@ use super::Service;
 use super::forward::Forward;
 use rekindle_base::{Kind, VolumeId};
 use rekindle_cluster::wire::Protocol;
-use rekindle_env::{Acceptor, BoxFuture, Stream};
+use rekindle_env::{Acceptor, BoxFuture, Moment, Stream};
 use rekindle_file::{Files, KIND, Seal};
 use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::forward::Way as _;
@@ -87,6 +87,10 @@ impl Exports for Service {
             // The name may have gone to another volume meanwhile.
             if export.id == id { Ok(export) } else { Err(Error::NotFound(name)) }
         })
+    }
+
+    fn has_mount_gone(&self, volume: VolumeId, mount: u64, since: Moment) -> bool {
+        self.inner.mounts.has_gone((volume, mount), since, self.inner.env.now())
     }
 
     fn is_stopping(&self) -> bool {

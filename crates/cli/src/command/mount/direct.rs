@@ -6,7 +6,7 @@
 //! Kernels before Linux 6.6 do not take written ranges out of their pages then, so a program that
 //! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].
 
-use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OpenOut, opcode, open};
+use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OUT_HEADER_BYTES, OpenOut, opcode, open};
 use std::mem::{offset_of, size_of};
 
 /// Flag of INIT that says that a second word of flags follows the first.
@@ -33,9 +33,22 @@ pub fn is_write_only(opcode: u32, request: &[u8]) -> bool {
 
 /// Has the kernel pass the bytes of a file on as they are. `reply`: to an OPEN or CREATE.
 pub fn set(reply: &mut [u8]) {
-    let Some(opened) = reply.len().checked_sub(size_of::<OpenOut>()) else { return };
+    change_flags(reply, |flags| flags | open::DIRECT);
+}
+
+/// Has the kernel tell of each close of a file: that frees locks.
+pub fn have_flushed(reply: &mut [u8]) {
+    change_flags(reply, |flags| flags & !open::NOFLUSH);
+}
+
+fn change_flags(reply: &mut [u8], change: impl Fn(u32) -> u32) {
+    // An error has none.
+    let least = OUT_HEADER_BYTES + size_of::<OpenOut>();
+    let Some(opened) = (reply.len() >= least).then(|| reply.len() - size_of::<OpenOut>()) else {
+        return;
+    };
     let at = opened + offset_of!(OpenOut, flags);
-    let flags = word(reply, at) | open::DIRECT;
+    let flags = change(word(reply, at));
     reply[at..at + 4].copy_from_slice(&flags.to_ne_bytes());
 }
 
@@ -48,7 +61,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_front::fuse::wire::{EntryOut, OUT_HEADER_BYTES};
+    use rekindle_front::fuse::wire::EntryOut;
     use zerocopy::{FromBytes, IntoBytes};
 
     fn request(words: &[u32]) -> Vec<u8> {
@@ -83,11 +96,16 @@ mod tests {
             let mut reply = [&[0; OUT_HEADER_BYTES][..], entry, opened.as_bytes()].concat();
             let before = reply.clone();
             set(&mut reply);
+            have_flushed(&mut reply);
             let now = OpenOut::read_from_suffix(&reply).expect("it ends with that").1;
-            assert_eq!(now, OpenOut { flags: open::FILE | open::DIRECT, ..opened });
+            let flags = open::FILE & !open::NOFLUSH | open::DIRECT;
+            assert_eq!(now, OpenOut { flags, ..opened });
             let rest = reply.len() - size_of::<OpenOut>();
             assert_eq!(reply[..rest], before[..rest]);
         }
         set(&mut []);
+        let mut error = [0xff; OUT_HEADER_BYTES];
+        have_flushed(&mut error);
+        assert_eq!(error, [0xff; OUT_HEADER_BYTES]);
     }
 }

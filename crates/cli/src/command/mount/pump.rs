@@ -169,8 +169,16 @@ impl<A: Asker> Pump<A> {
             };
             buffer.clear();
             if let Some(unique) = wire::interrupted(&request) {
+                if let Some(reply) = self.ledger.borrow_mut().interrupt(unique) {
+                    self.asker.write(&reply);
+                }
                 self.interrupted.borrow_mut().push(unique);
                 self.signalled.notify_one();
+                self.news.notify_one();
+            }
+            if let Some(reply) = self.ledger.borrow().answer_at_once(&request) {
+                self.asker.write(&reply);
+                continue;
             }
             if self.ledger.borrow_mut().take(request) {
                 self.news.notify_one();
@@ -287,6 +295,11 @@ impl<A: Asker> Pump<A> {
         let answered = self.ledger.borrow_mut().answer(reply);
         if answered == Answered::Direct {
             direct::set(reply);
+        }
+        let opens =
+            matches!(answered, Answered::Direct | Answered::Kernel(opcode::OPEN | opcode::CREATE));
+        if opens && self.ledger.borrow().flushes() {
+            direct::have_flushed(reply);
         }
         match &answered {
             Answered::Kernel(_) | Answered::Direct => self.asker.write(reply),

@@ -2,11 +2,11 @@
 
 use super::holding::Refusal;
 use super::{Done, Work, regular};
+use crate::held::{READ, WRITE};
 use crate::nfs::limits as common;
 use crate::nfs::permission::Credentials;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Read, Write};
-use crate::nfs::v4::held::{READ, WRITE};
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::{Judge, Mode};
 use crate::nfs::xdr::Args;

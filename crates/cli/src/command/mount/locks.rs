@@ -1,0 +1,75 @@
+//! What a mount knows of the locks of its programs, which the daemon keeps: whether it does, and
+//! which programs may have any. A program closes many files, and has locked few: only of these is
+//! the daemon told.
+
+use bytes::Bytes;
+use rekindle_front::fuse::wire::{self, InHeader, LockAsk, Op, opcode};
+use rustix::io::Errno;
+use std::collections::HashSet;
+
+/// The locks of a mount.
+#[derive(Default)]
+pub struct Locks {
+    /// Whether the daemon keeps them, and not the kernel.
+    are_shared: bool,
+    /// Files, and owners that may have ranges of them locked.
+    owners: HashSet<(u64, u64)>,
+}
+
+fn op<'a>(header: &InHeader, request: &'a [u8]) -> Option<Op<'a>> {
+    wire::op(header.opcode, request.get(wire::IN_HEADER_BYTES..)?).ok()
+}
+
+impl Locks {
+    /// Whether the daemon keeps them.
+    pub fn are_shared(&self) -> bool {
+        self.are_shared
+    }
+
+    /// Takes note of a request of the kernel, and returns what is to be sent.
+    pub fn asked(&mut self, header: &InHeader, request: Bytes) -> Bytes {
+        match header.opcode {
+            opcode::INIT => return wire::marked(&request).map_or(request, Bytes::from),
+            opcode::SETLK | opcode::SETLKW => {
+                // Also one whose reply will be lost.
+                if let Some(Op::SetLock {
+                    ask: LockAsk { owner, is_whole: false, unlocks: false, .. },
+                    ..
+                }) = op(header, &request)
+                {
+                    self.owners.insert((header.ino, owner));
+                }
+            }
+            _ => {}
+        }
+        request
+    }
+
+    /// Takes note of a reply.
+    pub fn answered(&mut self, header: &InHeader, request: &[u8], error: i32, reply: &[u8]) {
+        match op(header, request) {
+            Some(Op::Init(..)) if error == 0 => self.are_shared = wire::shares_locks(reply),
+            Some(Op::Flush { owner }) if error == 0 => {
+                self.owners.remove(&(header.ino, owner));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the daemon is to hear of a request: not of a file that is closed without locks.
+    pub fn needs(&self, header: &InHeader, request: &[u8]) -> bool {
+        if header.opcode != opcode::FLUSH || !self.are_shared {
+            return true;
+        }
+        match op(header, request) {
+            Some(Op::Flush { owner }) => self.owners.contains(&(header.ino, owner)),
+            _ => true,
+        }
+    }
+
+    /// Whether the daemon knows no locks. A program does not expect that of a file system.
+    pub fn lacks(header: &InHeader, error: i32) -> bool {
+        let is_lock = matches!(header.opcode, opcode::GETLK | opcode::SETLK | opcode::SETLKW);
+        is_lock && error == -Errno::NOSYS.raw_os_error()
+    }
+}
