@@ -151,7 +151,8 @@ fn exclude(one: &Path, two: &Path, mut trouble: impl FnMut() -> Result<()>) -> R
         wait_until("a dead process's lock", || holder.gets(&format!("{now} w 0 10")).is_ok())?;
         // And with the closed file.
         holder.gets("reopen u")?;
-        Locker::new(two)?.gets(&format!("{now} w 0 10"))?;
+        let mut next = Locker::new(two)?;
+        wait_until("a closed file's lock", || next.gets(&format!("{now} w 0 10")).is_ok())?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@
 
 mod locks;
 
-pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, marked, shares_locks};
+pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, attributes_are_old, marked, shares_locks};
 
 use super::limits;
 use rekindle_file::{Allocate, Errno, Ino, NAME_BYTES_MAX, Rename, Seek, SetXattr};

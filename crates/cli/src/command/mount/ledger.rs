@@ -66,6 +66,9 @@ pub enum Answered {
     Kernel(u32),
     /// The kernel waits for it: a file is open whose bytes are to go past the kernel's pages.
     Direct,
+    /// The kernel waits for it. A lock of this inode is there: what the kernel has of the file may
+    /// be older than what the last holder has left.
+    Locked(u64),
     /// The kernel waits for it, and gets this in its place.
     Instead(Vec<u8>),
     /// The mount itself has asked.
@@ -273,6 +276,7 @@ impl Ledger {
                 // An older daemon has the volume now.
                 Answered::Instead(bare_reply(unique, -Errno::NOLCK.raw_os_error()))
             }
+            _ if head.error == 0 && Locks::takes(&header, &request) => Answered::Locked(header.ino),
             _ if head.error == -Errno::STALE.raw_os_error() => {
                 match self.remembered(&header, &request) {
                     Some(reply) => Answered::Instead(reply),
@@ -516,6 +520,10 @@ mod tests {
             assert_eq!(init[100..], wire::KNOWS_LOCKS.to_ne_bytes());
             ledger.answer(&reply(2, 0, &[]));
         }
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Locked(5));
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 2)));
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Kernel(opcode::SETLK), "given back");
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         let answered = ledger.answer(&reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));

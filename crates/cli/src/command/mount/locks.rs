@@ -47,6 +47,9 @@ impl Locks {
 
     /// Takes note of a reply.
     pub fn answered(&mut self, header: &InHeader, request: &[u8], error: i32, reply: &[u8]) {
+        if !matches!(header.opcode, opcode::INIT | opcode::FLUSH) {
+            return;
+        }
         match op(header, request) {
             Some(Op::Init(..)) if error == 0 => self.are_shared = wire::shares_locks(reply),
             Some(Op::Flush { owner }) if error == 0 => {
@@ -65,6 +68,12 @@ impl Locks {
             Some(Op::Flush { owner }) => self.owners.contains(&(header.ino, owner)),
             _ => true,
         }
+    }
+
+    /// Whether a request asks for a lock.
+    pub fn takes(header: &InHeader, request: &[u8]) -> bool {
+        matches!(header.opcode, opcode::SETLK | opcode::SETLKW)
+            && matches!(op(header, request), Some(Op::SetLock { ask, .. }) if !ask.unlocks)
     }
 
     /// Whether the daemon knows no locks. A program does not expect that of a file system.

@@ -303,6 +303,12 @@ impl<A: Asker> Pump<A> {
         }
         match &answered {
             Answered::Kernel(_) | Answered::Direct => self.asker.write(reply),
+            Answered::Locked(ino) => {
+                // The kernel looks at the file anew, and drops its pages if that has changed: a
+                // program sees what was written under the lock before its own.
+                self.asker.write(&wire::attributes_are_old(*ino));
+                self.asker.write(reply);
+            }
             Answered::Instead(other) => self.asker.write(other),
             Answered::Own | Answered::Nothing => {}
         }

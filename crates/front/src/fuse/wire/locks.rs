@@ -1,6 +1,8 @@
 //! The words about locks: what the kernel asks of them, and how a mount says that it knows of them.
 
-use super::{Body, IN_HEADER_BYTES, InitOut, OUT_HEADER_BYTES, Op, header, init, opcode};
+use super::{
+    Body, IN_HEADER_BYTES, InitOut, OUT_HEADER_BYTES, Op, OutHeader, header, init, opcode,
+};
 use crate::held::ranges::Span;
 use rekindle_file::Errno;
 use std::mem::offset_of;
@@ -13,6 +15,7 @@ pub const KNOWS_LOCKS: u32 = 0x524b_0002;
 const INIT_BYTES: usize = 64;
 const INIT_MARK: usize = INIT_BYTES - 4;
 
+const NOTIFY_INVAL_INODE: i32 = 2;
 const LOCK_WHOLE: u32 = 1 << 0;
 const RELEASE_UNLOCKS: u32 = 1 << 1;
 const F_RDLCK: u32 = 0;
@@ -27,6 +30,16 @@ pub struct LockOut {
     pub end: u64,
     pub kind: u32,
     pub process: u32,
+}
+
+/// A notice to the kernel: bytes of an inode are not as it has them; before the first one, only the
+/// attributes are not.
+#[derive(IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct InvalInode {
+    ino: u64,
+    offset: i64,
+    length: i64,
 }
 
 #[derive(FromBytes, Immutable, KnownLayout)]
@@ -97,6 +110,16 @@ pub fn marked(init: &[u8]) -> Option<Vec<u8>> {
     body[INIT_MARK..INIT_BYTES].copy_from_slice(&KNOWS_LOCKS.to_ne_bytes());
     header.length = (IN_HEADER_BYTES + body.len()) as u32;
     Some([header.as_bytes(), &body].concat())
+}
+
+/// Tells the kernel that it is to ask for the attributes of an inode anew. Its pages stay until these
+/// have changed.
+#[must_use]
+pub fn attributes_are_old(ino: u64) -> Vec<u8> {
+    let error = NOTIFY_INVAL_INODE;
+    let body = InvalInode { ino, offset: -1, length: 0 };
+    let length = (OUT_HEADER_BYTES + size_of::<InvalInode>()) as u32;
+    [OutHeader { length, error, unique: 0 }.as_bytes(), body.as_bytes()].concat()
 }
 
 /// Whether the reply to an INIT leaves locks to the server.
