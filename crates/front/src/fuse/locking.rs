@@ -280,6 +280,7 @@ impl<T: Target> Question<'_, T> {
             }
             // Nothing changes in a snapshot: any lock of it may be had.
             (Err(rekindle_file::Error::Posix(Errno::ROFS)), _) => Ok(None),
+            (Err(rekindle_file::Error::Posix(Errno::NOSPC)), _) => Err(Errno::NOLCK.into()),
             (Err(error), _) => Err(error.into()),
             (Ok(_), _) => Err(Errno::IO.into()),
         }
