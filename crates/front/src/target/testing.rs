@@ -23,6 +23,8 @@ fn settled(caller: &Caller<'_>, mode: u16, before: &Attr) -> u16 {
 #[derive(Clone)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
+    /// When it came into service. Not under the lock of the state: it is asked for under that.
+    pub since: Arc<Mutex<Moment>>,
 }
 
 pub struct State {
@@ -47,8 +49,6 @@ pub struct State {
     pub stuck: Option<Arc<Notify>>,
     /// Told of each change of what is kept.
     kept_changes: watch::Sender<()>,
-    /// When it came into service.
-    pub since: Moment,
 }
 
 struct Node {
@@ -227,9 +227,8 @@ impl Memory {
             broken: None,
             stuck: None,
             kept_changes: watch::Sender::new(()),
-            since: Moment::default(),
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), since: Arc::default() }
     }
 
     pub fn look<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
@@ -522,7 +521,7 @@ impl Target for Memory {
         self.state.lock().kept_changes.subscribe()
     }
     fn since(&self) -> Moment {
-        self.state.lock().since
+        *self.since.lock()
     }
     async fn kept_without_name(&self, from: Ino) -> Done<Vec<Ino>> {
         let state = self.state.lock();

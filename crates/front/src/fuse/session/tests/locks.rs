@@ -202,7 +202,7 @@ fn locks_of_a_mount_that_has_not_come_since_the_restart_go_after_a_while() {
         // The next process knows nothing of the mounts.
         site.clients = Clients::default();
         let now: Moment = site.env.now();
-        site.files.look(|state| state.since = now);
+        *site.files.since.lock() = now;
         let mut other = site.connect(OTHER, &[(ino, 1)]).await;
         assert_eq!(set(&mut other, ino, &ask(1, 5, 5, READ)).await, Err(Errno::AGAIN));
         site.env.sleep(limits::OPENS_GRACE - Duration::from_secs(1)).await;
