@@ -16,7 +16,7 @@ const CREATE: u32 = 8;
 const WRITE: u32 = 7;
 const COMMIT: u32 = 21;
 /// Settings of a daemon whose clients may be any program of this machine.
-const OPEN: &str = "nfs_any_port = true\nnfs_squash = 'none'";
+const OPEN: &str = "nfs_any_port = 'on'\nnfs_squash = 'none'";
 
 /// The arguments of a call.
 #[derive(Default)]

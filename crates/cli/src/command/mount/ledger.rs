@@ -59,6 +59,14 @@ struct Pending {
     is_interrupted: bool,
 }
 
+impl Pending {
+    /// Whether the daemon is to hear of it in any case: a program that dies closes its files, and
+    /// its locks go.
+    fn is_owed(&self) -> bool {
+        self.header.opcode == opcode::FLUSH
+    }
+}
+
 /// What becomes of a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answered {
@@ -172,11 +180,11 @@ impl Ledger {
     }
 
     /// Gives up a request whose program dies. One that was sent may have been carried out, or may
-    /// be soon, by the present connection; no other one gets it.
+    /// be soon, by the present connection; no other one gets it, but of a file that is closed.
     pub fn give_up(&mut self, unique: u64) {
         let Some(&number) = self.numbers.get(&unique) else { return };
         match self.pending.get_mut(&number) {
-            Some(pending) if pending.is_sent => pending.is_given_up = true,
+            Some(pending) if pending.is_sent || pending.is_owed() => pending.is_given_up = true,
             _ => self.forget(number),
         }
     }
@@ -195,7 +203,8 @@ impl Ledger {
     /// Begins another connection: all requests without a reply are to be sent. Returns its first
     /// bytes.
     pub fn begin(&mut self) -> Vec<u8> {
-        let given_up = self.pending.iter().filter(|(_, pending)| pending.is_given_up);
+        let given_up = self.pending.iter();
+        let given_up = given_up.filter(|(_, pending)| pending.is_given_up && !pending.is_owed());
         for number in given_up.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.forget(number);
         }
@@ -527,6 +536,24 @@ mod tests {
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         let answered = ledger.answer(&reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
+    }
+
+    #[test]
+    fn a_program_that_dies_gives_its_locks_back_over_any_connection() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, wire::init::LOCKS);
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
+        ledger.answer(&reply(4, 0, &[]));
+        let body = [0, 0, 1].map(u64::to_ne_bytes).concat();
+        ledger.take(request_with(opcode::FLUSH, 6, 5, &body));
+        ledger.give_up(6);
+        assert_eq!(ledger.waiter(6), None);
+        for is_again in [false, true] {
+            ledger.begin();
+            assert_eq!(sent(&mut ledger), [(3, 3, is_again)]);
+        }
+        assert_eq!(ledger.answer(&reply(6, 0, &[])), Answered::Nothing);
+        assert!(ledger.is_quiet());
     }
 
     #[test]
