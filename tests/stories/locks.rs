@@ -170,6 +170,7 @@ fn programs_of_two_mounts_exclude_one_another_over_daemon_kills() -> Result<()> 
     let (mut by_range, mut as_whole) = (Locker::new(&one.folder)?, Locker::new(&two.folder)?);
     by_range.gets("lock w 0 0")?;
     as_whole.gets("flock w")?;
+    drop((by_range, as_whole));
     two.unmount()?;
     one.unmount()
 }
@@ -195,6 +196,7 @@ fn locks_of_a_mount_that_was_killed_go_after_a_minute() -> Result<()> {
     other.gets("flock w")?;
     println!("after {} s", began.elapsed().as_secs());
     ensure!(began.elapsed() > Duration::from_secs(50));
+    drop((holder, other));
     two.unmount()
 }
 

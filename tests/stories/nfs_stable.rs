@@ -107,14 +107,15 @@ fn a_stop_in_good_order_keeps_unstable_writes_and_a_kill_may_not() -> Result<()>
     let file = Open::new(port(&daemon)?, "f")?;
     let first = file.write(0, b"unstable")?;
     ensure!(file.commit()? == first, "one life has one verifier");
+    let mut file = file;
     for _ in 0..2 {
         file.write(0, b"unstable once more")?;
         daemon.stop()?;
         daemon.up()?;
-        let commit = file.at(port(&daemon)?).commit()?;
+        file = file.at(port(&daemon)?);
+        let commit = file.commit()?;
         ensure!(commit == first, "nothing was lost: {first:?}, {commit:?}");
     }
-    let file = file.at(port(&daemon)?);
     let worker = daemon.worker()?;
     daemon.kill_worker()?;
     daemon.wait_for_worker_after(worker)?;

@@ -7,7 +7,7 @@
 //! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].
 
 use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OUT_HEADER_BYTES, OpenOut, opcode, open};
-use std::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Flag of INIT that says that a second word of flags follows the first.
 const INIT_EXT: u32 = 1 << 30;
@@ -33,23 +33,26 @@ pub fn is_write_only(opcode: u32, request: &[u8]) -> bool {
 
 /// Has the kernel pass the bytes of a file on as they are. `reply`: to an OPEN or CREATE.
 pub fn set(reply: &mut [u8]) {
-    change_flags(reply, |flags| flags | open::DIRECT);
+    change(reply, |opened| opened.flags |= open::DIRECT);
 }
 
-/// Has the kernel tell of each close of a file: that frees locks.
-pub fn have_flushed(reply: &mut [u8]) {
-    change_flags(reply, |flags| flags & !open::NOFLUSH);
+/// Has the kernel tell of each close of a file, by this handle: that frees locks.
+pub fn have_flushed(reply: &mut [u8], handle: u64) {
+    change(reply, |opened| {
+        opened.flags &= !open::NOFLUSH;
+        opened.fh = handle;
+    });
 }
 
-fn change_flags(reply: &mut [u8], change: impl Fn(u32) -> u32) {
+fn change(reply: &mut [u8], change: impl FnOnce(&mut OpenOut)) {
     // An error has none.
-    let least = OUT_HEADER_BYTES + size_of::<OpenOut>();
-    let Some(opened) = (reply.len() >= least).then(|| reply.len() - size_of::<OpenOut>()) else {
-        return;
-    };
-    let at = opened + offset_of!(OpenOut, flags);
-    let flags = change(word(reply, at));
-    reply[at..at + 4].copy_from_slice(&flags.to_ne_bytes());
+    let Some((_, body)) = reply.split_at_mut_checked(OUT_HEADER_BYTES) else { return };
+    // It may lie at any address.
+    if let Ok((before, mut opened)) = OpenOut::read_from_suffix(body) {
+        let at = before.len();
+        change(&mut opened);
+        body[at..].copy_from_slice(opened.as_bytes());
+    }
 }
 
 /// The word at a place; 0 where the bytes end before.
@@ -62,7 +65,6 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 mod tests {
     use super::*;
     use rekindle_front::fuse::wire::EntryOut;
-    use zerocopy::{FromBytes, IntoBytes};
 
     fn request(words: &[u32]) -> Vec<u8> {
         [&[0; IN_HEADER_BYTES][..], words.as_bytes()].concat()
@@ -96,16 +98,16 @@ mod tests {
             let mut reply = [&[0; OUT_HEADER_BYTES][..], entry, opened.as_bytes()].concat();
             let before = reply.clone();
             set(&mut reply);
-            have_flushed(&mut reply);
+            have_flushed(&mut reply, 9);
             let now = OpenOut::read_from_suffix(&reply).expect("it ends with that").1;
             let flags = open::FILE & !open::NOFLUSH | open::DIRECT;
-            assert_eq!(now, OpenOut { flags, ..opened });
+            assert_eq!(now, OpenOut { fh: 9, flags, ..opened });
             let rest = reply.len() - size_of::<OpenOut>();
             assert_eq!(reply[..rest], before[..rest]);
         }
         set(&mut []);
         let mut error = [0xff; OUT_HEADER_BYTES];
-        have_flushed(&mut error);
+        have_flushed(&mut error, 9);
         assert_eq!(error, [0xff; OUT_HEADER_BYTES]);
     }
 }

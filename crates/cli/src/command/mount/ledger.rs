@@ -107,6 +107,10 @@ impl Ledger {
     /// about: these end here. Whether there is something to send.
     pub fn take(&mut self, request: Bytes) -> bool {
         let Some(header) = wire::header(&request) else { return false };
+        for owner in self.locks.released(&header, &request) {
+            // The handle, two unused words, the owner.
+            self.ask(opcode::FLUSH, header.ino, [0, 0, owner].as_bytes());
+        }
         let request = self.locks.asked(&header, request);
         let Some(header) = wire::header(&request) else { return false };
         if !wire::has_reply(header.opcode) {
@@ -296,9 +300,10 @@ impl Ledger {
         }
     }
 
-    /// Whether the kernel is to tell of each close of a file, for the sake of its locks.
-    pub fn flushes(&self) -> bool {
-        self.locks.are_shared()
+    /// Returns the handle of a file that was opened, if the kernel is to tell of each close of it, for
+    /// the sake of its locks.
+    pub fn handle(&mut self) -> Option<u64> {
+        self.locks.are_shared().then(|| self.locks.next_handle())
     }
 
     fn note_unnamed(&mut self, attr: &[u8]) {
@@ -504,9 +509,9 @@ mod tests {
         let mut ledger = Ledger::new(7);
         agree(&mut ledger, 0);
         assert_eq!(flush(&ledger, 1), None, "an old daemon does as it likes");
-        assert!(!ledger.flushes());
+        assert_eq!(ledger.handle(), None);
         agree(&mut ledger, wire::init::LOCKS);
-        assert!(ledger.flushes());
+        assert_eq!((ledger.handle(), ledger.handle()), (Some(1), Some(2)));
         assert_eq!(flush(&ledger, 1), Some(bare_reply(90, 0)));
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         assert_eq!(flush(&ledger, 1), None, "the reply may be lost");
@@ -536,6 +541,43 @@ mod tests {
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         let answered = ledger.answer(&reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
+    }
+
+    #[test]
+    fn what_an_open_file_has_locked_goes_with_its_last_use() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, wire::init::LOCKS);
+        let handled = |handle: u64, body: Vec<u8>| [&handle.to_ne_bytes(), &body[8..]].concat();
+        let mut lock_by = |handle, owner| {
+            ledger.take(request_with(opcode::SETLK, 4, 5, &handled(handle, lock(owner, 1))));
+            ledger.answer(&reply(4, 0, &[]));
+        };
+        lock_by(1, 10);
+        lock_by(2, 10);
+        lock_by(2, 20);
+        let body = |handle: u64, owner: u64| [handle, 0, owner].map(u64::to_ne_bytes).concat();
+        ledger.take(request_with(opcode::FLUSH, 6, 5, &body(2, 10)));
+        ledger.answer(&reply(6, 0, &[]));
+        ledger.begin();
+        ledger.take(request_with(opcode::RELEASE, 8, 5, &body(1, 0)));
+        let asked = |ledger: &mut Ledger| -> Vec<(u32, Option<u64>)> {
+            std::iter::from_fn(|| ledger.send())
+                .map(|(_, request)| {
+                    let header = wire::header(&request).expect("a header");
+                    let op = wire::op(header.opcode, &request[wire::IN_HEADER_BYTES..]);
+                    let owner = match op {
+                        Ok(wire::Op::Flush { owner }) => Some(owner),
+                        _ => None,
+                    };
+                    (header.opcode, owner)
+                })
+                .collect()
+        };
+        assert_eq!(asked(&mut ledger), [(opcode::RELEASE, None)], "its process has closed it");
+        ledger.take(request_with(opcode::RELEASE, 10, 5, &body(2, 0)));
+        let both = [(opcode::FLUSH, Some(20)), (opcode::RELEASE, None)];
+        assert_eq!(asked(&mut ledger), both);
+        assert_eq!(ledger.answer(&reply(OWN, 0, &[])), Answered::Own);
     }
 
     #[test]

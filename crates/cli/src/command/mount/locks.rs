@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use rekindle_front::fuse::wire::{self, InHeader, LockAsk, Op, opcode};
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// The locks of a mount.
 #[derive(Default)]
@@ -14,10 +14,21 @@ pub struct Locks {
     are_shared: bool,
     /// Files, and owners that may have ranges of them locked.
     owners: HashSet<(u64, u64)>,
+    /// Owners that have asked for ranges through an open file, by its handle. The kernel does not
+    /// tell of those that are the open file itself (`F_OFD_SETLK`): they go with it.
+    by_handle: HashMap<u64, HashSet<u64>>,
+    /// The last handle that was given.
+    last: u64,
 }
 
 fn op<'a>(header: &InHeader, request: &'a [u8]) -> Option<Op<'a>> {
     wire::op(header.opcode, request.get(wire::IN_HEADER_BYTES..)?).ok()
+}
+
+/// The handle that a request names: its first word.
+fn handle(request: &[u8]) -> u64 {
+    let word = request.get(wire::IN_HEADER_BYTES..).and_then(|body| body.first_chunk());
+    word.map_or(0, |word| u64::from_ne_bytes(*word))
 }
 
 impl Locks {
@@ -38,11 +49,39 @@ impl Locks {
                 }) = op(header, &request)
                 {
                     self.owners.insert((header.ino, owner));
+                    self.by_handle.entry(handle(&request)).or_default().insert(owner);
+                }
+            }
+            opcode::FLUSH => {
+                // A process has closed the file, and may open it again before the handle goes.
+                if let Some(Op::Flush { owner }) = op(header, &request) {
+                    self.forget(owner);
                 }
             }
             _ => {}
         }
         request
+    }
+
+    fn forget(&mut self, owner: u64) {
+        self.by_handle.retain(|_, owners| {
+            owners.remove(&owner);
+            !owners.is_empty()
+        });
+    }
+
+    /// Returns the owners whose locks go with a request: an open file is closed for good.
+    pub fn released(&mut self, header: &InHeader, request: &[u8]) -> Vec<u64> {
+        if header.opcode != opcode::RELEASE {
+            return Vec::new();
+        }
+        self.by_handle.remove(&handle(request)).into_iter().flatten().collect()
+    }
+
+    /// Gives the next handle of an open file.
+    pub fn next_handle(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 
     /// Takes note of a reply.

@@ -298,8 +298,8 @@ impl<A: Asker> Pump<A> {
         }
         let opens =
             matches!(answered, Answered::Direct | Answered::Kernel(opcode::OPEN | opcode::CREATE));
-        if opens && self.ledger.borrow().flushes() {
-            direct::have_flushed(reply);
+        if opens && let Some(handle) = self.ledger.borrow_mut().handle() {
+            direct::have_flushed(reply, handle);
         }
         match &answered {
             Answered::Kernel(_) | Answered::Direct => self.asker.write(reply),
