@@ -2,7 +2,7 @@
 //! panic, no endless loop, no allocation that the length of the input does not pay for. Where there
 //! is only one encoding, decoded bytes must encode to the same bytes again.
 
-use rekindle_env::BoxFuture;
+use rekindle_env::{BoxFuture, Moment};
 use rekindle_front::nbd::wire;
 use rekindle_volume::Error;
 use std::sync::Arc;
@@ -84,7 +84,8 @@ pub fn nfs_call(data: &[u8]) {
 /// arguments, and refuses the place. What is held of a file, out of any bytes.
 pub fn nfs4_compound(data: &[u8]) {
     use rekindle_env::sim::{Faults, World};
-    use rekindle_front::nfs::v4::{clients::SessionId, held::Held};
+    use rekindle_front::held::Held;
+    use rekindle_front::nfs::v4::clients::SessionId;
     use rekindle_front::nfs::{Desk, Peer, Server, Settings};
     let volume = rekindle_base::VolumeId([7; 16]);
     if let Ok(held) = Held::decode(Some(data), volume)
@@ -143,6 +144,9 @@ impl rekindle_front::nfs::Exports for NoVolumes {
     }
     fn find(&self, id: rekindle_base::VolumeId) -> BoxFuture<'_, Result<Export, Error>> {
         Box::pin(async move { Err(Error::NotFound(id.to_string())) })
+    }
+    fn has_mount_gone(&self, _: rekindle_base::VolumeId, _: u64, _: Moment) -> bool {
+        false
     }
     fn remember(&self, _: Vec<u8>) -> BoxFuture<'_, ()> {
         Box::pin(async {})

@@ -19,15 +19,15 @@ use rekindle_base::Serial;
 use rekindle_block::{Extents, Layout, PAGE_BYTES};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
-use rekindle_env::BoxFuture;
+use rekindle_env::{BoxFuture, Moment};
 use rekindle_staging::{
     Error as StagingError, Fold, RangeHome, Record, RecordHome, RecordRepair, Vault,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tokio::sync::oneshot;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::{oneshot, watch};
 
 /// The home of one volume in service.
 pub struct Home {
@@ -43,6 +43,10 @@ pub struct Home {
     pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
     /// Whether a change waits for the next flush by age.
     pub(crate) is_flush_due: AtomicBool,
+    /// Told of each change of what a front keeps of an inode.
+    pub(crate) kept_changes: watch::Sender<()>,
+    /// When the volume came into service.
+    pub(crate) began: OnceLock<Moment>,
     /// Whether the files that are in use without a name are being looked after.
     pub(crate) is_tended: AtomicBool,
     /// The readers of files, each with its window of read-ahead.
@@ -84,6 +88,8 @@ impl Home {
             leaving: Mutex::default(),
             entered: Mutex::default(),
             is_flush_due: AtomicBool::new(false),
+            kept_changes: watch::Sender::new(()),
+            began: OnceLock::new(),
             is_tended: AtomicBool::new(false),
             readers: Mutex::default(),
             frozen: Mutex::default(),

@@ -15,7 +15,7 @@ mod target {
 use rekindle_base::VolumeId;
 use rekindle_env::{Address, BoxFuture, Stream};
 use rekindle_front::conn::{CONNECTIONS_DEFAULT, Connections, SessionThread, Stop};
-use rekindle_front::fuse::{Clients, Mount, serve};
+use rekindle_front::fuse::{Clients, HasGone, Mount, serve};
 use std::sync::Arc;
 use testing::Memory;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -54,7 +54,8 @@ fn main() {
             let session: BoxFuture<'static, ()> = Box::pin(async move {
                 let id = VolumeId([1; 16]);
                 let durably = false;
-                let mount = Mount { volume, id, target, clients, budget, durably };
+                let has_gone: Arc<HasGone> = Arc::new(|_, _| false);
+                let mount = Mount { volume, id, target, clients, budget, durably, has_gone };
                 if let Ok(true) = answer(&mut stream).await {
                     serve(&env, stream, mount, stop).await;
                 }

@@ -9,6 +9,7 @@
 
 pub mod conn;
 pub mod fuse;
+pub mod held;
 pub mod http;
 pub mod nbd;
 pub mod nfs;

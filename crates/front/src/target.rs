@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use rekindle_base::Kind;
+use rekindle_env::Moment;
 use rekindle_file::{
     Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Seek,
     SetAttr, SetXattr, Space, joined,
@@ -9,6 +10,7 @@ use rekindle_file::{
 use rekindle_staging::Error as StagingError;
 use rekindle_volume::Error as VolumeError;
 use std::future::Future;
+use tokio::sync::watch;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -167,6 +169,8 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn keep(&self, caller: Caller<'_>, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
     fn kept(&self, ino: Ino) -> impl Future<Output = Done<Option<Bytes>>> + Send;
     fn kept_without_name(&self, from: Ino) -> impl Future<Output = Done<Vec<Ino>>> + Send;
+    fn kept_changes(&self) -> watch::Receiver<()>;
+    fn since(&self) -> Moment;
 }
 
 impl Target for Files {
@@ -283,5 +287,11 @@ impl Target for Files {
     }
     async fn kept_without_name(&self, from: Ino) -> Done<Vec<Ino>> {
         self.kept_without_name(from).await
+    }
+    fn kept_changes(&self) -> watch::Receiver<()> {
+        self.kept_changes()
+    }
+    fn since(&self) -> Moment {
+        self.since()
     }
 }

@@ -254,9 +254,14 @@ impl Node {
             has_frames: warm.frames.is_some(),
         };
         let log_config = log_config(&config, &attempt, scale);
+        let (last, is_taken) = (found.map(|found| found.incarnation), role.takes().is_some());
         let claimed = claim.make(&writer, known.record, file.copied_from, log_config).await?;
         let Claimed { record, copied_from, log } = claimed;
         let incarnation = record.value.incarnation;
+        // Copies of a log lack what was acknowledged without them.
+        let is_own = !is_taken && copied_from == Incarnation(0);
+        let closed = log.newest_life().filter(|_| is_own && log.was_closed());
+        let since = note::unbroken_since(incarnation, last, closed, file.log);
         let writer = writer.with_incarnation(incarnation);
         let life = Life { node: attempt.node, incarnation };
         let member = match (role, joined) {
@@ -278,7 +283,7 @@ impl Node {
         let (log, opened) =
             log.with_replicas(replicas).with_copy_bytes(scale.copy_bytes).open(incarnation).await?;
         let landed = Landed { incarnation, nonce: attempt.nonce };
-        note::note_start(env, &keeper, landed, &log, opened.is_absent);
+        note::note_start(env, &keeper, (landed, since), &log, opened.is_absent);
         phases.done("log");
         for damage in &opened.damage {
             tracing::error!(%damage, "damage in the log");
@@ -293,6 +298,7 @@ impl Node {
             frames: warm.frames.clone(),
             memory_outlives_process,
             copied_from,
+            unbroken_since: since,
             lease: lease.clone(),
         };
         let core = Core::assemble(env, (&config, attempt.sizes, scale), ground, (kit.kinds)());

@@ -34,6 +34,8 @@ pub(crate) struct Ground {
     pub(crate) memory_outlives_process: bool,
     /// See [`rekindle_staging::Config::copied_from`].
     pub(crate) copied_from: Incarnation,
+    /// See [`Staging::unbroken_since`].
+    pub(crate) unbroken_since: Incarnation,
     /// See [`rekindle_staging::Config::lease`].
     pub(crate) lease: Arc<Lease>,
 }
@@ -84,6 +86,7 @@ impl Core {
             Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), staging);
         staging.taken(record.taken);
         staging.copied_since(record.copied_since.unwrap_or_default());
+        staging.unbroken_since(ground.unbroken_since);
         let kinds = if config.direct_path { kinds } else { indirect::all(env, kinds) };
         let volumes = Volumes::open(Parts {
             env: env.clone(),

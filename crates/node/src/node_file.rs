@@ -92,6 +92,10 @@ pub struct LogNote {
     /// Whether the log was closed without any needed change: it may be gone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drained: bool,
+    /// The first life after which each one has closed the log in good order, up to the one that has
+    /// opened that segment. Absent: that one. Files of earlier binaries do not have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbroken_since: Option<Incarnation>,
 }
 
 impl LogNote {
@@ -99,7 +103,7 @@ impl LogNote {
     #[must_use]
     pub fn of(known: rekindle_log::Known) -> Self {
         let rekindle_log::Known { newest, incarnation, stand_in } = known;
-        Self { newest, incarnation, stand_in, drained: false }
+        Self { newest, incarnation, stand_in, drained: false, unbroken_since: None }
     }
 }
 
@@ -367,7 +371,9 @@ mod tests {
         let file = NodeFile::new(NodeId([7; 16]), StoreId([9; 16]), created, sizes, starts);
         let (newest, incarnation) = (SegmentId(17), Incarnation(5));
         let stand_in = Some(Incarnation(6));
-        NodeFile { log: Some(LogNote { newest, incarnation, stand_in, drained: true }), ..file }
+        let unbroken_since = Some(Incarnation(3));
+        let log = LogNote { newest, incarnation, stand_in, drained: true, unbroken_since };
+        NodeFile { log: Some(log), ..file }
     }
 
     #[test]
@@ -390,8 +396,11 @@ mod tests {
     #[test]
     fn the_golden_images_are_read_and_the_newest_is_written() {
         let decode = |bytes: &[u8]| decode(bytes).ok().expect("readable");
-        let newest = include_bytes!("../golden/node-file-2.json");
+        let newest = include_bytes!("../golden/node-file-2-unbroken.json");
         assert_eq!(decode(newest), sample());
+        let log = sample().log.map(|log| LogNote { unbroken_since: None, ..log });
+        let before = NodeFile { log, ..sample() };
+        assert_eq!(decode(include_bytes!("../golden/node-file-2.json")), before);
         let mut text = serde_json::to_vec_pretty(&sample()).expect("plain data");
         text.push(b'\n');
         assert_eq!(text, newest);

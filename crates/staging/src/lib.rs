@@ -43,7 +43,8 @@ pub use repair::salvage::{Allowance, Back, DamageReport, Salvaged};
 pub use shape::Home;
 pub use vault::snapshot::with_content;
 pub use vault::{
-    Accepted, Logged, Snapshot, SnapshotContent, Vault, VaultBody, VaultState, Version,
+    Accepted, Beginning, Logged, Snapshot, SnapshotContent, Unbroken, Vault, VaultBody, VaultState,
+    Version,
 };
 pub use view::{DestagerView, StagedView};
 

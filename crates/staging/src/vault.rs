@@ -2,9 +2,11 @@
 
 mod body;
 pub(crate) mod snapshot;
+pub(crate) mod unbroken;
 
 pub use body::VaultBody;
 pub use snapshot::{Snapshot, SnapshotContent};
+pub use unbroken::{Beginning, Unbroken};
 
 use crate::{Ack, Lost, MissingCopy, Policy, limits};
 use rekindle_base::limits::{NAME_BYTES_MAX, SECTOR_BYTES, VOLUME_BYTES_MAX};
@@ -108,6 +110,10 @@ pub struct Vault {
     /// more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves: Option<NodeId>,
+    /// The span of service that the last hand-over has passed on. Dropped by an older binary, it
+    /// costs clients of NFS a second sending of what they have not made stable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unbroken: Option<Unbroken>,
 }
 
 /// A run of changes that one life logged: up to where the next one begins.
@@ -221,6 +227,7 @@ impl Vault {
             trashed: None,
             also: None,
             leaves: None,
+            unbroken: None,
         }
     }
 

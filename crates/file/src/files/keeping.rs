@@ -7,6 +7,7 @@ use crate::files::frozen::is_present;
 use crate::state::{ORPHANS, View};
 use crate::types::{Attr, Ino};
 use bytes::Bytes;
+use tokio::sync::watch;
 
 impl Files {
     /// Keeps what the caller's keeper says of a regular file, and changes nothing else. A file
@@ -36,6 +37,12 @@ impl Files {
             view.kept(ino)
         };
         self.look(look_at).await
+    }
+
+    /// Returns what hears of each change of what is kept of any inode.
+    #[must_use]
+    pub fn kept_changes(&self) -> watch::Receiver<()> {
+        self.home.kept_changes.subscribe()
     }
 
     /// Returns files that have no name, and stay because something is kept of them: some, from a

@@ -28,7 +28,7 @@ use crate::types::{Call, Errno, Error, Origin, Space, Time};
 pub use bytes::joined;
 use draft::Draft;
 use futures_util::future::{Either, select};
-use rekindle_env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env, Moment};
 use rekindle_staging::{NewRecord, Staged, Written};
 use rekindle_volume::{Handle, Volumes};
 use std::sync::Arc;
@@ -73,7 +73,14 @@ impl Files {
             }
         }
         files.tend();
+        let _ = files.since();
         Ok(files)
+    }
+
+    /// Returns when the volume came into service: from then on its clients are heard here.
+    #[must_use]
+    pub fn since(&self) -> Moment {
+        *self.home.began.get_or_init(|| self.env.now())
     }
 
     /// Returns the handle that keeps the volume in service.
@@ -218,6 +225,9 @@ impl Files {
         };
         let (turn, (outcome, effects)) = self.in_turn(draft).await?;
         let rest = self.enter(turn, &effects).await?;
+        if effects.iter().any(|effect| matches!(effect, Effect::Kept { .. })) {
+            self.home.kept_changes.send_replace(());
+        }
         self.keep_pace(rest).await?;
         Ok(outcome)
     }

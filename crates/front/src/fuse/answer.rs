@@ -2,13 +2,15 @@
 
 use super::clients::Enrolled;
 use super::limits;
+use super::locking::{Cancel, Turn};
 use super::replies::{self, Body, Listing};
+use super::session::HasGone;
 use super::wire::{InHeader, O_EXCL, O_TRUNC, Op, SetAttrIn, SizeOut, valid};
 use crate::target::{Failed, Target};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use rekindle_env::Timestamp;
+use rekindle_env::{Env, Timestamp};
 use rekindle_file::{
     Attr, Caller, Errno, Error, FILE_BYTES_MAX, FileType, Halt, Ino, NewNode, Origin, SetAttr,
     Sight, Time, Witness, without_set_id,
@@ -23,6 +25,7 @@ const BEHIND_DOTS: u64 = 2;
 
 /// A request, and the mount that it comes from.
 pub struct Question<'a, T: Target> {
+    pub env: &'a Env,
     pub target: &'a T,
     pub enrolled: &'a Enrolled<T>,
     pub header: InHeader,
@@ -32,13 +35,24 @@ pub struct Question<'a, T: Target> {
     /// Whether a change is answered only when it is durable.
     pub durably: bool,
     pub now: Timestamp,
+    /// Says of a client of NFS that it has gone.
+    pub has_gone: &'a HasGone,
 }
 
 impl<T: Target> Question<'_, T> {
-    /// Carries the request out.
-    pub async fn answer(&self, op: Op<'_>) -> Result<Body, Failed> {
+    /// Carries the request out. `turn`: that of a request about locks, among those of its file.
+    pub async fn answer(&self, op: Op<'_>, turn: Option<(Turn, Cancel)>) -> Result<Body, Failed> {
         let waits = self.durably && is_change(&op);
-        let answer = self.carry_out(op).await?;
+        let answer = match (turn, &op) {
+            (Some((turn, cancel)), Op::SetLock { .. } | Op::TestLock(_) | Op::Flush { .. }) => {
+                self.lock(&op, turn, cancel).await?
+            }
+            (Some((turn, _)), Op::Release { unlocks: Some(owner) }) => {
+                self.unlock(*owner, true, turn).await?;
+                self.carry_out(op).await?
+            }
+            _ => self.carry_out(op).await?,
+        };
         if waits {
             self.target.sync().await?;
         }
@@ -51,7 +65,7 @@ impl<T: Target> Question<'_, T> {
             return self.answer_again(op).await;
         }
         Ok(match op {
-            Op::Init(asked) => replies::init(&asked)?,
+            Op::Init(asked, knows_locks) => replies::init(&asked, knows_locks)?,
             Op::Lookup { name } => self.look_up(name).await?,
             Op::GetAttr => Body::attr(&target.attr(ino).await?),
             Op::SetAttr(set) => {
@@ -86,7 +100,7 @@ impl<T: Target> Question<'_, T> {
                 self.open(ino).await?;
                 Body::opened()
             }
-            Op::Release => {
+            Op::Release { .. } => {
                 if self.enrolled.closed(ino) {
                     target.close(ino).await;
                 }
@@ -94,9 +108,11 @@ impl<T: Target> Question<'_, T> {
             }
             Op::Space => Body::space(&target.space().await?),
             Op::Sync => done(target.sync().await?),
-            Op::Flush | Op::Silent => Body::default(),
+            // Those about locks have a turn, and do not come here.
+            Op::Flush { .. } | Op::Silent | Op::Interrupt { .. } => Body::default(),
+            Op::SetLock { .. } | Op::TestLock(_) => return Err(Errno::NOLCK.into()),
             Op::Destroy => {
-                self.enrolled.take().close().await;
+                self.enrolled.take().end().await;
                 Body::default()
             }
             Op::Read { .. }
@@ -310,7 +326,9 @@ impl<T: Target> Question<'_, T> {
 fn is_change(op: &Op<'_>) -> bool {
     let is_plain =
         matches!(op, Op::SetAttr(_) | Op::Write { .. } | Op::Allocate { .. } | Op::Copy { .. });
-    is_plain || is_unrepeatable(op) || matches!(op, Op::SetXattr { .. })
+    let is_lock =
+        matches!(op, Op::SetLock { .. } | Op::Flush { .. } | Op::Release { unlocks: Some(_) });
+    is_plain || is_lock || is_unrepeatable(op) || matches!(op, Op::SetXattr { .. })
 }
 
 /// Whether a request cannot be carried out twice with the same outcome.

@@ -1,16 +1,18 @@
-//! The mounts that this daemon serves, and the inodes that they have open.
+//! The mounts that this daemon serves, and the inodes that they have open and locked.
 //!
 //! A mount has one session: the next one begins when the last has ended with all requests that it
 //! has begun. Else a request that is sent again could be carried out beside itself. The opens of a
-//! mount outlive its session for a while, so that one that comes back finds its files.
+//! mount outlive its session for a while, so that one that comes back finds its files, and so do its
+//! locks.
 
 use super::limits;
+use super::locking;
 use crate::target::Target;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
-use rekindle_env::Env;
+use rekindle_env::{Env, Moment};
 use rekindle_file::Ino;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
@@ -50,17 +52,27 @@ struct Row<T> {
 enum State<T> {
     /// A session serves it; the sender, until it is used, asks the session to finish.
     Served(Option<oneshot::Sender<()>>),
-    /// It is gone, and leaves opens that stay for a while.
-    Gone(Opens<T>),
+    /// It is gone since then, and leaves opens that stay for a while.
+    Gone(Opens<T>, Moment),
 }
 
-/// Inodes that are open in a file system.
+/// Inodes that a mount has open in a file system, and those that it has locked.
 pub struct Opens<T> {
     target: T,
+    key: Key,
     counts: BTreeMap<Ino, u64>,
+    locked: BTreeSet<Ino>,
 }
 
 impl<T: Target> Opens<T> {
+    /// Gives all locks back, and closes all of them.
+    pub async fn end(mut self) {
+        for ino in std::mem::take(&mut self.locked) {
+            locking::leave(&self.target, self.key, ino).await;
+        }
+        self.close().await;
+    }
+
     /// Closes all of them.
     pub async fn close(self) {
         for (ino, count) in self.counts {
@@ -79,6 +91,8 @@ pub struct Enrolled<T: Target> {
     session: u64,
     target: T,
     counts: Mutex<BTreeMap<Ino, u64>>,
+    /// Inodes that it has locked, as far as this process has heard.
+    locked: Mutex<BTreeSet<Ino>>,
 }
 
 impl<T: Target> Clients<T> {
@@ -96,8 +110,8 @@ impl<T: Target> Clients<T> {
             left.as_mut().enable();
             if let Some((session, earlier, later)) = self.try_enroll(key) {
                 let (clients, env, target) = (self.clone(), env.clone(), target.clone());
-                let counts = Mutex::default();
-                let enrolled = Enrolled { clients, env, key, session, target, counts };
+                let (counts, locked) = (Mutex::default(), Mutex::default());
+                let enrolled = Enrolled { clients, env, key, session, target, counts, locked };
                 return (enrolled, earlier, later);
             }
             left.await;
@@ -118,7 +132,7 @@ impl<T: Target> Clients<T> {
         }
         row.session += 1;
         let earlier = match std::mem::replace(&mut row.state, served) {
-            State::Gone(opens) => Some(opens),
+            State::Gone(opens, _) => Some(opens),
             State::Served(_) => None,
         };
         Some((row.session, earlier, later))
@@ -132,9 +146,20 @@ impl<T: Target> Clients<T> {
             return None;
         }
         match all.remove(&key)?.state {
-            State::Gone(opens) => Some(opens),
+            State::Gone(opens, _) => Some(opens),
             State::Served(_) => None,
         }
+    }
+
+    /// Whether another client may have what a mount holds of a volume that is in service since
+    /// then: the mount has neither been here for a while, nor come back.
+    pub fn has_gone(&self, key: Key, since: Moment, now: Moment) -> bool {
+        let heard = match self.inner.all.lock().get(&key).map(|row| &row.state) {
+            Some(State::Served(_)) => return false,
+            Some(State::Gone(_, at)) => since.max(*at),
+            None => since,
+        };
+        now - heard > limits::OPENS_GRACE
     }
 
     #[cfg(test)]
@@ -160,9 +185,36 @@ impl<T: Target> Enrolled<T> {
         true
     }
 
-    /// Takes out all that is open.
+    /// Whether another mount of the volume has gone, which is in service since then.
+    pub fn has_gone(&self, mount: u64, since: Moment) -> bool {
+        self.clients.has_gone((self.key.0, mount), since, self.env.now())
+    }
+
+    /// The volume, and the mount.
+    pub fn key(&self) -> Key {
+        self.key
+    }
+
+    /// Notes whether the mount has locks of an inode.
+    pub fn holds(&self, ino: Ino, has_locks: bool) {
+        let mut locked = self.locked.lock();
+        if has_locks {
+            locked.insert(ino)
+        } else {
+            locked.remove(&ino)
+        };
+    }
+
+    /// Notes the locks that an earlier session has left.
+    pub fn inherit(&self, earlier: &mut Opens<T>) {
+        self.locked.lock().append(&mut earlier.locked);
+    }
+
+    /// Takes out all that is open, and locked.
     pub fn take(&self) -> Opens<T> {
-        Opens { target: self.target.clone(), counts: std::mem::take(&mut self.counts.lock()) }
+        let counts = std::mem::take(&mut *self.counts.lock());
+        let locked = std::mem::take(&mut *self.locked.lock());
+        Opens { target: self.target.clone(), key: self.key, counts, locked }
     }
 }
 
@@ -170,15 +222,16 @@ impl<T: Target> Drop for Enrolled<T> {
     fn drop(&mut self) {
         let (key, session, opens) = (self.key, self.session, self.take());
         let inner = &self.clients.inner;
-        if opens.counts.is_empty() {
+        if opens.counts.is_empty() && opens.locked.is_empty() {
             inner.all.lock().remove(&key);
         } else {
-            inner.all.lock().insert(key, Row { session, state: State::Gone(opens) });
+            let state = State::Gone(opens, self.env.now());
+            inner.all.lock().insert(key, Row { session, state });
             let (clients, sleeper) = (self.clients.clone(), self.env.clone());
             self.env.spawn("fuse-opens", async move {
                 sleeper.sleep(limits::OPENS_GRACE).await;
                 if let Some(opens) = clients.expire(key, session) {
-                    opens.close().await;
+                    opens.end().await;
                 }
             });
         }

@@ -13,8 +13,8 @@ pub const SHORT_REQUEST_BYTES: usize = 4 * KIB as usize;
 pub const OPENS_MAX: u32 = 1 << 20;
 /// Time for a mount to say its hello.
 pub const HELLO_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time for which the opens of a mount that is gone stay: a connection that breaks comes back
-/// within a moment, and a file that has no name must be there then.
+/// Time for which the opens and locks of a mount that is gone stay: a connection that breaks comes
+/// back within a moment, and a file that has no name must be there then.
 pub const OPENS_GRACE: Duration = Duration::from_secs(60);
 
 /// Bytes of requests and replies under way in a session. Requests beyond wait in the socket.
@@ -25,6 +25,11 @@ pub const REQUEST_COUNTS: usize = 16 * KIB as usize;
 pub const GATHERED_BYTES: usize = 64 * KIB as usize;
 /// Length from which data of a reply is sent from where it lies, bytes.
 pub const COPIED_BYTES_MAX: usize = 16 * KIB as usize;
+
+/// Locks that the programs of a mount wait for at a time.
+pub const LOCK_WAITS_MAX: usize = 512;
+/// Time after which a lock that is waited for is looked at again: its holder may have gone.
+pub const LOCK_LOOK: Duration = Duration::from_secs(1);
 
 /// Most bytes of a copy, whose reply has 32 bits for the number: whole pages.
 pub const COPY_BYTES_MAX: u64 = u32::MAX as u64 & !4095;

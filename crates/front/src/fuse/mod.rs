@@ -12,6 +12,7 @@ mod answer;
 mod clients;
 pub mod frame;
 pub mod limits;
+mod locking;
 mod passage;
 mod replies;
 mod session;
@@ -19,4 +20,4 @@ pub mod wire;
 
 pub use clients::Clients;
 pub use passage::{End, carry};
-pub use session::{Mount, serve};
+pub use session::{HasGone, Mount, serve};

@@ -7,7 +7,7 @@
 
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
-use super::wire::OUT_HEADER_BYTES;
+use super::wire::{OUT_HEADER_BYTES, has_reply};
 use crate::conn::{Pipe, Stop};
 use parking_lot::Mutex;
 use rekindle_env::{Env, Moment};
@@ -149,11 +149,16 @@ impl Heads {
     }
 }
 
+/// The first words of a request: its length and its opcode.
+const WORDS_BYTES: usize = 8;
+
 /// What a mount sends: a hello, then requests in frames.
 #[derive(Default)]
 struct Requests {
     heads: Heads,
     is_greeted: bool,
+    /// Bytes of a request whose first words are still to come.
+    length: Option<u32>,
 }
 
 impl Messages for Requests {
@@ -165,9 +170,17 @@ impl Messages for Requests {
             self.heads.rest = opens * size_of::<Open>() as u64;
             self.is_greeted = true;
         }
-        while let Some(frame) = self.heads.next::<FRAME_BYTES>(&mut bytes) {
-            self.heads.rest = u64::from(Frame::decode(frame)?.length);
-            count += 1;
+        loop {
+            if let Some(length) = self.length {
+                let Some(words) = self.heads.next::<WORDS_BYTES>(&mut bytes) else { break };
+                let [_length, opcode]: [u32; 2] = zerocopy::transmute!(words);
+                self.heads.rest = u64::from(length) - WORDS_BYTES as u64;
+                self.length = None;
+                count += u64::from(has_reply(opcode));
+            } else {
+                let Some(frame) = self.heads.next::<FRAME_BYTES>(&mut bytes) else { break };
+                self.length = Some(Frame::decode(frame)?.length);
+            }
         }
         Ok(count)
     }

@@ -137,8 +137,8 @@ impl Body {
     }
 }
 
-/// Agrees on a version, bounds and flags.
-pub fn init(asked: &InitIn) -> Result<Body, Errno> {
+/// Agrees on a version, bounds and flags. `knows_locks`: the mount does.
+pub fn init(asked: &InitIn, knows_locks: bool) -> Result<Body, Errno> {
     if asked.major > MAJOR {
         // The kernel asks again, in our version.
         return Ok(Body::of(&InitOut { major: MAJOR, minor: MINOR_MAX, ..InitOut::default() }));
@@ -151,7 +151,7 @@ pub fn init(asked: &InitIn) -> Result<Body, Errno> {
         major: MAJOR,
         minor: asked.minor.min(MINOR_MAX),
         max_readahead: asked.max_readahead.min(limits::DATA_BYTES_MAX),
-        flags: asked.flags & init::WANTED,
+        flags: asked.flags & (init::WANTED | if knows_locks { init::LOCKS } else { 0 }),
         max_background: limits::BACKGROUND_MAX,
         congestion_threshold: limits::BACKGROUND_MANY,
         max_write: limits::DATA_BYTES_MAX,

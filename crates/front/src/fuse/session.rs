@@ -8,13 +8,15 @@ use super::answer::Question;
 use super::clients::{Clients, Enrolled};
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
+use super::locking::{Cancel, Locking, Turn};
 use super::replies::{Body, Reply, reply};
 use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
+use crate::held::Holder;
 use crate::target::{Failed, Target};
 use bytes::Bytes;
 use rekindle_base::VolumeId;
-use rekindle_env::Env;
+use rekindle_env::{Env, Moment};
 use rekindle_file::Origin;
 use std::io::{self, IoSlice};
 use std::iter;
@@ -34,7 +36,12 @@ pub struct Mount<T: Target> {
     /// Whether a change is answered only when it is durable: the mount may outlive the memory that
     /// has what is not.
     pub durably: bool,
+    /// Says of a client of NFS that it has gone, since the volume is in service.
+    pub has_gone: Arc<HasGone>,
 }
+
+/// Says of a client of NFS that it has gone, where its volume is in service since a moment.
+pub type HasGone = dyn Fn(&Holder, Moment) -> bool + Send + Sync;
 
 /// The reason why a session ended.
 #[derive(Debug)]
@@ -103,6 +110,8 @@ async fn run<T: Target>(env: &Env, pipe: impl Pipe, mount: Mount<T>, mut stop: S
         enrolled,
         client,
         durably: mount.durably,
+        has_gone: mount.has_gone,
+        locking: Locking::default(),
         fenced: Notify::new(),
     });
     let mut session = Session {
@@ -121,7 +130,9 @@ async fn run<T: Target>(env: &Env, pipe: impl Pipe, mount: Mount<T>, mut stop: S
         _ = &mut later => End::Replaced,
         end = session.take_requests(&mut reader) => end,
     };
-    // The requests that were begun get their replies.
+    // The requests that were begun get their replies, but for locks that are waited for: these are
+    // asked for again over the next connection.
+    shared.locking.end_waits();
     drop(session);
     tokio::select! {
         biased;
@@ -150,7 +161,8 @@ async fn begin<T: Target, R: AsyncRead + Unpin>(
         }
     }
     // Only now: what was open stays open.
-    if let Some(earlier) = earlier {
+    if let Some(mut earlier) = earlier {
+        enrolled.inherit(&mut earlier);
         earlier.close().await;
     }
     Ok((hello.client, enrolled, later))
@@ -180,6 +192,8 @@ struct Shared<T: Target> {
     enrolled: Enrolled<T>,
     client: u64,
     durably: bool,
+    has_gone: Arc<HasGone>,
+    locking: Locking,
     /// Rung when the volume is not served here any more.
     fenced: Notify,
 }
@@ -240,7 +254,18 @@ impl<T: Target> Session<T> {
             held._permits[1] = self.permit(room).await;
             held._leases[1] = Some(self.budget.lease(room).await);
         }
-        self.begin(frame, header, request, held);
+        let op = wire::op(header.opcode, &request[IN_HEADER_BYTES..]);
+        let locking = &self.shared.locking;
+        if let Ok(Op::Interrupt { unique }) = op {
+            locking.interrupt(unique);
+            return Ok(());
+        }
+        // Here, so that what is about locks of a file goes in the order in which it has come.
+        let turn = match &op {
+            Ok(op) => locking.enter(&header, op).await,
+            Err(_) => None,
+        };
+        self.begin(frame, header, request, held, turn);
         Ok(())
     }
 
@@ -250,18 +275,26 @@ impl<T: Target> Session<T> {
         self.under_way.clone().acquire_many_owned(bytes).await.ok()
     }
 
-    fn begin(&self, frame: Frame, header: InHeader, request: Vec<u8>, held: Held) {
+    fn begin(
+        &self,
+        frame: Frame,
+        header: InHeader,
+        request: Vec<u8>,
+        held: Held,
+        turn: Option<(Turn, Cancel)>,
+    ) {
         let (shared, replies) = (self.shared.clone(), self.replies.clone());
         let mut is_cut = self.is_cut.clone();
         self.shared.env.spawn("fuse-request", async move {
             let answered = tokio::select! {
                 biased;
                 _ = is_cut.changed() => return,
-                answered = shared.answer(frame, header, &request) => answered,
+                answered = shared.answer(frame, header, &request, turn) => answered,
             };
             let answer = match answered {
                 Ok(body) => Ok(body),
                 Err(Failed::Errno(errno)) => Err(errno),
+                Err(Failed::HangUp) if shared.locking.has_ended() => return,
                 Err(Failed::HangUp) => return shared.fenced.notify_one(),
             };
             if wire::has_reply(header.opcode) {
@@ -277,10 +310,17 @@ impl<T: Target> Session<T> {
 }
 
 impl<T: Target> Shared<T> {
-    async fn answer(&self, frame: Frame, header: InHeader, request: &[u8]) -> Result<Body, Failed> {
+    async fn answer(
+        &self,
+        frame: Frame,
+        header: InHeader,
+        request: &[u8],
+        turn: Option<(Turn, Cancel)>,
+    ) -> Result<Body, Failed> {
         let op = wire::op(header.opcode, &request[IN_HEADER_BYTES..])?;
         let origin = Origin { client: self.client, request: frame.number, oldest: frame.oldest };
         let question = Question {
+            env: &self.env,
             target: &self.target,
             enrolled: &self.enrolled,
             header,
@@ -288,8 +328,9 @@ impl<T: Target> Shared<T> {
             is_again: frame.is_again(),
             durably: self.durably,
             now: self.env.wall_clock(),
+            has_gone: &*self.has_gone,
         };
-        question.answer(op).await
+        question.answer(op, turn).await
     }
 }
 

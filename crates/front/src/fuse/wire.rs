@@ -5,6 +5,10 @@
 //! a mount and its daemon are on one machine. A request is a header, a structure that depends on
 //! the opcode, and strings that end with NUL.
 
+mod locks;
+
+pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, attributes_are_old, marked, shares_locks};
+
 use super::limits;
 use rekindle_file::{Allocate, Errno, Ino, NAME_BYTES_MAX, Rename, Seek, SetXattr};
 use rekindle_file::{TARGET_BYTES_MAX, XATTR_BYTES_MAX};
@@ -50,6 +54,9 @@ pub mod opcode {
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
+    pub const GETLK: u32 = 31;
+    pub const SETLK: u32 = 32;
+    pub const SETLKW: u32 = 33;
     pub const CREATE: u32 = 35;
     pub const INTERRUPT: u32 = 36;
     pub const DESTROY: u32 = 38;
@@ -62,8 +69,8 @@ pub mod opcode {
     pub const SYNCFS: u32 = 50;
 }
 
-/// Flags of INIT. What is absent here is off: the kernel then keeps locks itself, and checks
-/// permissions and truncation by O_TRUNC with requests of their own.
+/// Flags of INIT. What is absent here is off: the kernel then checks permissions and truncation by
+/// O_TRUNC with requests of their own.
 pub mod init {
     const ASYNC_READ: u32 = 1 << 0;
     const EXPORT_SUPPORT: u32 = 1 << 4;
@@ -91,13 +98,19 @@ pub mod init {
         | MAX_PAGES
         | CACHE_SYMLINKS
         | HANDLE_KILLPRIV_V2;
+
+    /// The server keeps locks (`fcntl`; `flock`), and not the kernel. Only a mount that can
+    /// interrupt them gets these.
+    pub const POSIX_LOCKS: u32 = 1 << 1;
+    pub const FLOCK_LOCKS: u32 = 1 << 10;
+    pub const LOCKS: u32 = POSIX_LOCKS | FLOCK_LOCKS;
 }
 
 /// Flags of an opened file. The kernel keeps its pages from one open to the next (it drops them
-/// when it sees another time of modification), and sends no FLUSH at a close.
+/// when it sees another time of modification), and sends no FLUSH at a close, which only locks need.
 pub mod open {
     const KEEP_CACHE: u32 = 1 << 1;
-    const NOFLUSH: u32 = 1 << 5;
+    pub const NOFLUSH: u32 = 1 << 5;
     pub const FILE: u32 = KEEP_CACHE | NOFLUSH;
     /// Reads and writes do not go by way of the kernel's pages.
     pub const DIRECT: u32 = 1 << 0;
@@ -390,7 +403,8 @@ struct CopyIn {
 /// What a request asks for. The inode is in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op<'a> {
-    Init(InitIn),
+    /// Whether the mount knows of locks.
+    Init(InitIn, bool),
     /// `.` and `..` are lawful here: a server of NFS asks for them.
     Lookup {
         name: &'a [u8],
@@ -444,11 +458,25 @@ pub enum Op<'a> {
         data: &'a [u8],
     },
     Space,
-    /// Of a file or directory.
-    Release,
+    /// Of a file or directory. The owner of its `flock`, if it may have one.
+    Release {
+        unlocks: Option<u64>,
+    },
+    TestLock(LockAsk),
+    SetLock {
+        ask: LockAsk,
+        waits: bool,
+    },
+    /// A signal has met the program whose request has this number of the kernel.
+    Interrupt {
+        unique: u64,
+    },
     /// FSYNC, FSYNCDIR and SYNCFS: all changes share one log.
     Sync,
-    Flush,
+    /// A process has closed a file: its locks go.
+    Flush {
+        owner: u64,
+    },
     SetXattr {
         name: &'a [u8],
         value: &'a [u8],
@@ -485,8 +513,8 @@ pub enum Op<'a> {
     },
     /// The mount has ended: nothing is open any more.
     Destroy,
-    /// FORGET, BATCH_FORGET and INTERRUPT: they have no reply, and the server keeps nothing that
-    /// they are about.
+    /// FORGET and BATCH_FORGET: they have no reply, and the server keeps nothing that they are
+    /// about.
     Silent,
 }
 
@@ -501,17 +529,19 @@ pub fn header(request: &[u8]) -> Option<InHeader> {
 pub fn op(opcode: u32, body: &[u8]) -> Result<Op<'_>, Errno> {
     let mut body = Body(body);
     Ok(match opcode {
-        opcode::INIT => Op::Init(body.take()?),
-        opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT => Op::Silent,
+        opcode::INIT => body.init()?,
+        opcode::FORGET | opcode::BATCH_FORGET => Op::Silent,
+        opcode::INTERRUPT => Op::Interrupt { unique: body.take()? },
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => body.lock(opcode)?,
         opcode::DESTROY => Op::Destroy,
         opcode::GETATTR => Op::GetAttr,
         opcode::SETATTR => Op::SetAttr(body.take()?),
         opcode::READLINK => Op::ReadLink,
         opcode::OPEN => Op::Open,
         opcode::OPENDIR => Op::OpenDir,
-        opcode::RELEASE | opcode::RELEASEDIR => Op::Release,
+        opcode::RELEASE | opcode::RELEASEDIR => body.release()?,
         opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Op::Sync,
-        opcode::FLUSH => Op::Flush,
+        opcode::FLUSH => body.flush()?,
         opcode::STATFS => Op::Space,
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS => body.reading(opcode)?,
         opcode::WRITE => body.write()?,

@@ -38,3 +38,4 @@ pub use serve::serve;
 pub use server::Server;
 pub use settings::{Network, Peer, Settings, Squash};
 pub use target::{Export, Exports};
+pub use v4::limits::LEASE;

@@ -8,6 +8,7 @@ use super::settings::Settings;
 use super::target::{Export, Exports};
 use super::v4::clients::Clients;
 use super::v4::haunts::Haunts;
+use crate::held::Holder;
 use crate::target::Target;
 use nfs3_types::nfs3::{nfs_fh3, nfsstat3};
 use parking_lot::Mutex;
@@ -204,6 +205,18 @@ impl<E: Exports> Server<E> {
         let found = in_use.get_mut(&volume)?;
         found.last = now;
         Some(found.used.clone())
+    }
+
+    /// Whether a client of version 4 has gone, in the eyes of a mount of a volume that is in service
+    /// since then.
+    pub fn has_gone(&self, holder: &Holder, since: Moment) -> bool {
+        let asks = Holder { client: 0, machine: 0 };
+        self.clients.lock().has_gone(holder, &asks, since, self.env.now())
+    }
+
+    /// Whether a mount has gone.
+    pub fn has_mount_gone(&self, export: &Export<E::Files>, mount: u64) -> bool {
+        self.exports.has_mount_gone(export.id, mount, export.files.since())
     }
 
     /// Returns all volumes that are in use.

@@ -3,7 +3,7 @@
 use super::forward::Way;
 use crate::target::Target;
 use rekindle_base::VolumeId;
-use rekindle_env::BoxFuture;
+use rekindle_env::{BoxFuture, Moment};
 use rekindle_file::Seal;
 use rekindle_volume::Error;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ pub struct Export<T> {
     pub id: VolumeId,
     pub name: String,
     pub files: T,
-    /// The life that serves the volume: what it has acknowledged without a sync is kept as long as
-    /// it lasts. A client whose WRITE and COMMIT name two lives sends its data again.
-    pub life: [u8; 8],
+    /// The write verifier: as long as it stays, what was acknowledged without a sync is kept. A
+    /// client whose WRITE and COMMIT have two of them sends its data again.
+    pub verifier: [u8; 8],
 }
 
 /// The file volumes of a node.
@@ -41,6 +41,8 @@ pub trait Exports: Send + Sync + 'static {
     /// Returns what was kept last, also by an earlier process. The error says why it is not known
     /// yet.
     fn remembered(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>>;
+    /// Whether a mount of a volume has gone, which is in service since then.
+    fn has_mount_gone(&self, volume: VolumeId, mount: u64, since: Moment) -> bool;
     /// Whether the node stops: then no call waits for an owner.
     fn is_stopping(&self) -> bool;
 }

@@ -21,7 +21,7 @@ use nfs3_types::xdr_codec::{Opaque, Pack, Unpack};
 use parking_lot::Mutex;
 use rekindle_base::{NodeId, VolumeId};
 use rekindle_env::sim::{Faults, World};
-use rekindle_env::{BoxFuture, Env};
+use rekindle_env::{BoxFuture, Env, Moment};
 use rekindle_file::{ROOT, Seal};
 use rekindle_volume::Error;
 use std::collections::BTreeMap;
@@ -44,6 +44,8 @@ pub(super) struct Shelf {
     /// The server of the other host, which owns the rest; and the lines to it.
     pub(super) other: Mutex<Option<Arc<Server<Shelf>>>>,
     pub(super) lines: Arc<Cable>,
+    /// Mounts that have gone.
+    pub(super) mounts_gone: Mutex<Vec<u64>>,
     /// What was kept of the clients' whereabouts.
     pub(super) remembered: Mutex<Option<Vec<u8>>>,
 }
@@ -64,8 +66,8 @@ impl Shelf {
             None => Error::NotFound("it".to_owned()),
         })?;
         self.attached.fetch_add(1, Ordering::Relaxed);
-        let life = self.life.load(Ordering::Relaxed).to_be_bytes();
-        Ok(Export { id, name, files, life })
+        let verifier = self.life.load(Ordering::Relaxed).to_be_bytes();
+        Ok(Export { id, name, files, verifier })
     }
 }
 
@@ -103,6 +105,10 @@ impl Exports for Shelf {
 
     fn remembered(&self) -> BoxFuture<'_, Result<Option<Vec<u8>>, String>> {
         Box::pin(async { Ok(self.remembered.lock().clone()) })
+    }
+
+    fn has_mount_gone(&self, _: VolumeId, mount: u64, _: Moment) -> bool {
+        self.mounts_gone.lock().contains(&mount)
     }
 
     fn is_stopping(&self) -> bool {

@@ -4,13 +4,14 @@
 use crate::target::Target;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use rekindle_env::Moment;
 use rekindle_file::{
     Allocate, Attr, Call, Caller, Entry, Errno, Error, FileType, Halt, Ino, NewNode, Origin, ROOT,
     Rename, Seek, SetAttr, SetXattr, Sight, Space, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 type Done<T> = Result<T, Error>;
 
@@ -22,6 +23,8 @@ fn settled(caller: &Caller<'_>, mode: u16, before: &Attr) -> u16 {
 #[derive(Clone)]
 pub struct Memory {
     state: Arc<Mutex<State>>,
+    /// When it came into service. Not under the lock of the state: it is asked for under that.
+    pub since: Arc<Mutex<Moment>>,
 }
 
 pub struct State {
@@ -44,6 +47,8 @@ pub struct State {
     pub broken: Option<Error>,
     /// What a sync waits for.
     pub stuck: Option<Arc<Notify>>,
+    /// Told of each change of what is kept.
+    kept_changes: watch::Sender<()>,
 }
 
 struct Node {
@@ -161,6 +166,7 @@ impl State {
             Some(after) => drop(self.kept.insert(ino, after)),
             None => drop(self.kept.remove(&ino)),
         }
+        self.kept_changes.send_replace(());
         Ok(())
     }
 
@@ -220,8 +226,9 @@ impl Memory {
             opens: BTreeMap::new(),
             broken: None,
             stuck: None,
+            kept_changes: watch::Sender::new(()),
         };
-        Self { state: Arc::new(Mutex::new(state)) }
+        Self { state: Arc::new(Mutex::new(state)), since: Arc::default() }
     }
 
     pub fn look<R>(&self, look: impl FnOnce(&mut State) -> R) -> R {
@@ -510,6 +517,12 @@ impl Target for Memory {
         let mut state = self.state.lock();
         state.node(ino)?;
         Ok(state.kept.get(&ino).map(|kept| Bytes::copy_from_slice(kept)))
+    }
+    fn kept_changes(&self) -> watch::Receiver<()> {
+        self.state.lock().kept_changes.subscribe()
+    }
+    fn since(&self) -> Moment {
+        *self.since.lock()
     }
     async fn kept_without_name(&self, from: Ino) -> Done<Vec<Ino>> {
         let state = self.state.lock();

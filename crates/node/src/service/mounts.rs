@@ -9,10 +9,11 @@ use rekindle_cluster::wire::Protocol;
 use rekindle_env::{Address, Env};
 use rekindle_file::Files;
 use rekindle_front::conn::{Entered, Stop};
-use rekindle_front::fuse::{self, Clients, End, Mount};
+use rekindle_front::fuse::{self, Clients, End, HasGone, Mount};
 use rekindle_front::http::Leaving;
 use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::forward::Way;
+use rekindle_front::nfs::LEASE;
 use rekindle_volume::Error;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -69,7 +70,17 @@ impl Service {
             target: files,
             clients: self.inner.mounts.clone(),
             budget: self.sessions().budget().clone(),
+            has_gone: self.gone_clients(),
         }
+    }
+
+    /// Says of clients of NFS that they have gone.
+    fn gone_clients(&self) -> Arc<HasGone> {
+        let (service, env) = (self.clone(), self.inner.env.clone());
+        Arc::new(move |holder, since| match service.inner.nfs_server.get() {
+            Some(server) => server.has_gone(holder, since),
+            None => env.now() - since > LEASE,
+        })
     }
 
     /// Serves a mount over a connection that leaves HTTP.

@@ -4,12 +4,13 @@ use super::Service;
 use super::forward::Forward;
 use rekindle_base::{Kind, VolumeId};
 use rekindle_cluster::wire::Protocol;
-use rekindle_env::{Acceptor, BoxFuture, Stream};
+use rekindle_env::{Acceptor, BoxFuture, Moment, Stream};
 use rekindle_file::{Files, KIND, Seal};
 use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::forward::Way as _;
 use rekindle_front::nfs::forward::Way;
 use rekindle_front::nfs::{self, Export, Exports, Settings};
+use rekindle_staging::Beginning;
 use rekindle_volume::Error;
 use std::sync::Arc;
 use tokio::sync::OnceCell;
@@ -42,11 +43,11 @@ impl Service {
             files => files.map_err(|error| of_volume(error.into()))?,
         };
         let vault = files.handle().vault();
-        // Acknowledged and not synced is what this life of the owner has in its memory.
-        let life =
-            [&node.id.0[..], &node.incarnation.0.to_le_bytes(), &vault.generation.0.to_le_bytes()];
-        let life = Seal::of(&node.content).check(&life.concat()).to_be_bytes();
-        Ok(Export { id: vault.id, name: vault.name.clone(), files, life })
+        let Beginning { node: first, incarnation, generation } =
+            files.handle().staged().beginning();
+        let began = [&first.0[..], &incarnation.0.to_le_bytes(), &generation.0.to_le_bytes()];
+        let verifier = Seal::of(&node.content).check(&began.concat()).to_be_bytes();
+        Ok(Export { id: vault.id, name: vault.name.clone(), files, verifier })
     }
 }
 
@@ -86,6 +87,10 @@ impl Exports for Service {
             // The name may have gone to another volume meanwhile.
             if export.id == id { Ok(export) } else { Err(Error::NotFound(name)) }
         })
+    }
+
+    fn has_mount_gone(&self, volume: VolumeId, mount: u64, since: Moment) -> bool {
+        self.inner.mounts.has_gone((volume, mount), since, self.inner.env.now())
     }
 
     fn is_stopping(&self) -> bool {

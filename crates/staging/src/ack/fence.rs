@@ -8,7 +8,8 @@ use crate::ack::staged::Staged;
 use crate::recover::lives;
 use crate::recover::lives::Runs;
 use crate::state::VolumeState;
-use crate::{Error, Inner, Staging, Vault, limits};
+use crate::vault::unbroken;
+use crate::{Beginning, Error, Inner, Staging, Vault, limits};
 use parking_lot::Mutex;
 use rekindle_base::{Incarnation, Kind, Serial};
 use rekindle_datastore::record::Held;
@@ -27,6 +28,8 @@ pub(crate) struct Fence {
     taken: AtomicU64,
     /// The first life with this warm memory, which holds copies of vaults.
     copied_since: AtomicU64,
+    /// The first life after which each one has closed its log, up to this one.
+    unbroken_since: AtomicU64,
     /// Last moment when this start was known to be neither dismissed nor replaced. Both by the
     /// clock that never goes back, and by the one that goes on while the machine sleeps,
     /// microseconds.
@@ -40,6 +43,7 @@ impl Fence {
             met: watch::Sender::new(life),
             taken: AtomicU64::new(0),
             copied_since: AtomicU64::new(0),
+            unbroken_since: AtomicU64::new(life.0),
             undismissed: Mutex::new(None),
         }
     }
@@ -78,6 +82,12 @@ impl Staging {
         self.inner.fence.copied_since.store(life.0, Ordering::Relaxed);
     }
 
+    /// Notes that each life from `life` on, up to the one before this, has closed its log in good
+    /// order: nothing is lost that they have acknowledged.
+    pub fn unbroken_since(&self, life: Incarnation) {
+        self.inner.fence.unbroken_since.store(life.0, Ordering::Relaxed);
+    }
+
     /// The reason why nothing is acknowledged any more, if the node is fenced.
     #[must_use]
     pub fn fenced(&self) -> Option<Error> {
@@ -89,6 +99,12 @@ impl Inner {
     /// Whether a vault of the life `of` that no copy shows has landed after the copy was made.
     pub(crate) fn is_older_than_copies(&self, of: Incarnation) -> bool {
         of.0 < self.fence.copied_since.load(Ordering::Relaxed)
+    }
+
+    /// Returns the beginning of the span in which this life serves a volume.
+    pub(crate) fn beginning(&self, vault: &Vault) -> Beginning {
+        let since = Incarnation(self.fence.unbroken_since.load(Ordering::Relaxed));
+        unbroken::beginning(vault, self.writer.life(), since)
     }
 
     fn fence_all(&self, reason: &str) {

@@ -16,7 +16,7 @@ use crate::ack::staged::Staged;
 use crate::destage::batch::{vault_now, wait};
 use crate::destage::commit::{Attempt, Verdict, judge};
 use crate::state::VolumeState;
-use crate::{Error, Vault, limits};
+use crate::{Beginning, Error, Unbroken, Vault, limits};
 use rekindle_base::{Kind, Life, Serial};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -127,7 +127,7 @@ impl HandOver {
         let (mut over, mut pause, mut is_open) = (ours.clone(), Duration::ZERO, false);
         self.may_be_given = true;
         loop {
-            let next = change(given(&over.value, to));
+            let next = change(given(&over.value, to, inner.beginning(&ours.value)));
             let error = match inner.writer.replace(&over, next).await {
                 Ok(_) => break,
                 Err(error) => error,
@@ -178,15 +178,17 @@ impl Drop for HandOver {
 }
 
 /// The vault that names the next owner. Its log has nothing of the volume, and knows of no loss.
-fn given(vault: &Vault, to: Life) -> Vault {
+fn given(vault: &Vault, to: Life, since: Beginning) -> Vault {
+    let generation = vault.generation.next();
     Vault {
         owner: Some(to.node),
-        generation: vault.generation.next(),
+        generation,
         incarnation: to.incarnation,
         begins: vault.checkpoint,
         logged: Vec::new(),
         accepted: None,
         leaves: None,
+        unbroken: Some(Unbroken { since, generation, incarnation: to.incarnation }),
         ..vault.clone()
     }
 }
@@ -230,6 +232,9 @@ mod tests {
     use crate::destage::commit::tests::vault;
     use rekindle_base::{Generation, Incarnation, NodeId};
 
+    const SINCE: Beginning =
+        Beginning { node: NodeId([3; 16]), incarnation: Incarnation(1), generation: Generation(1) };
+
     #[test]
     fn a_vault_that_was_read_back_tells_whose_the_volume_is() {
         let ours = Vault { incarnation: Incarnation(4), ..vault(3, 20) };
@@ -238,10 +243,10 @@ mod tests {
         let to = Life { node: NodeId([9; 16]), incarnation: Incarnation(7) };
         let attempt = Attempt { root: ours.root, checkpoint: ours.checkpoint, over: 0 };
         let seen = |found: Vault| look((life, to), &ours, &attempt, &found);
-        assert_eq!(seen(given(&ours, to)), Given::Gone);
+        assert_eq!(seen(given(&ours, to, SINCE)), Given::Gone);
         let on = Life { node: NodeId([8; 16]), ..to };
-        assert_eq!(seen(given(&given(&ours, to), on)), Given::Gone, "and moved on");
-        let written = Vault { checkpoint: Serial(25), ..given(&ours, to) };
+        assert_eq!(seen(given(&given(&ours, to, SINCE), on, SINCE)), Given::Gone, "and moved on");
+        let written = Vault { checkpoint: Serial(25), ..given(&ours, to, SINCE) };
         assert_eq!(seen(written), Given::Gone, "the next owner has written it");
         assert_eq!(seen(ours.clone()), Given::Ours);
         assert_eq!(seen(Vault { pinned: true, ..ours.clone() }), Given::Ours);
@@ -249,27 +254,30 @@ mod tests {
         assert_eq!(seen(late), Given::Changed);
         let newer = Vault { incarnation: Incarnation(5), ..ours.clone() };
         assert_eq!(seen(newer), Given::Judged(Verdict::Deposed));
-        let back = given(&given(&ours, to), life);
+        let back = given(&given(&ours, to, SINCE), life, SINCE);
         assert_eq!(seen(back), Given::Judged(Verdict::Fenced));
         let older = Vault { generation: Generation(ours.generation.0 - 1), ..ours.clone() };
         assert_eq!(seen(older), Given::Judged(Verdict::Absurd));
         // Under other settings, at the same node.
         let seen = |found: Vault| look((life, life), &ours, &attempt, &found);
-        assert_eq!(seen(given(&ours, life)), Given::Gone);
+        assert_eq!(seen(given(&ours, life, SINCE)), Given::Gone);
         assert_eq!(seen(ours.clone()), Given::Ours);
         let newer = Life { incarnation: Incarnation(5), ..life };
-        assert_eq!(seen(given(&ours, newer)), Given::Judged(Verdict::Deposed));
+        assert_eq!(seen(given(&ours, newer, SINCE)), Given::Judged(Verdict::Deposed));
     }
 
     #[test]
     fn the_next_owner_begins_with_a_generation_of_its_own_and_all_changes_done() {
         let ours = Vault { incarnation: Incarnation(4), ..vault(3, 20) };
         let to = Life { node: NodeId([9; 16]), incarnation: Incarnation(7) };
-        let next = given(&ours, to);
+        let next = given(&ours, to, SINCE);
         assert_eq!((next.owner, next.incarnation), (Some(to.node), to.incarnation));
         assert!(next.generation > ours.generation);
         assert_eq!((next.root, next.checkpoint), (ours.root, ours.checkpoint));
         assert_eq!((next.begins, next.logged.len()), (ours.checkpoint, 0));
+        let passed_on = next.unbroken.expect("nothing was lost");
+        assert_eq!((passed_on.since, passed_on.generation), (SINCE, next.generation));
+        assert_eq!(passed_on.incarnation, to.incarnation);
         next.check().expect("it is a sound vault");
     }
 }

@@ -8,7 +8,7 @@ use crate::shape::Home;
 use crate::state::VolumeState;
 use crate::state::destaging::Wakeup;
 use crate::state::waiters::{Told, Waiter};
-use crate::{Error, Inner, Ticket, Vault, Written, limits};
+use crate::{Beginning, Error, Inner, Ticket, Vault, Written, limits};
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
@@ -140,6 +140,12 @@ impl Staged {
     #[must_use]
     pub fn vault(&self) -> Vault {
         self.gate.lock().vault().clone()
+    }
+
+    /// The beginning of the span of service over which nothing is lost that was acknowledged.
+    #[must_use]
+    pub fn beginning(&self) -> Beginning {
+        self.inner.beginning(&self.vault())
     }
 
     /// The vault as of the last commit, for the next conditional write.

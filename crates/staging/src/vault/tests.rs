@@ -119,6 +119,20 @@ fn the_golden_vault_is_read_and_written_as_ever() {
 }
 
 #[test]
+fn a_vault_that_was_handed_over_has_a_golden_image_of_its_own() {
+    const UNBROKEN: &str = include_str!("../../golden/vault-9-unbroken.json");
+    let node = NodeId([0x5b; 16]);
+    let since = Beginning { node, incarnation: Incarnation(7), generation: Generation(2) };
+    let (generation, incarnation) = (Generation(3), Incarnation(12));
+    let unbroken = Some(Unbroken { since, generation, incarnation });
+    let decode = rekindle_datastore::record::decode_as::<Vault>;
+    let (vault, _) = decode("volumes/x", UNBROKEN.as_bytes()).unwrap();
+    assert_eq!(vault, Vault { unbroken, ..example() });
+    let golden: serde_json::Value = serde_json::from_str(UNBROKEN).unwrap();
+    assert_eq!(serde_json::to_value(&vault).unwrap(), golden["body"]);
+}
+
+#[test]
 fn a_vault_of_format_1_is_read_and_has_no_pin() {
     let (vault, mark) =
         rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();

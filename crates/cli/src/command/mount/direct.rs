@@ -6,8 +6,8 @@
 //! Kernels before Linux 6.6 do not take written ranges out of their pages then, so a program that
 //! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].
 
-use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OpenOut, opcode, open};
-use std::mem::{offset_of, size_of};
+use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OUT_HEADER_BYTES, OpenOut, opcode, open};
+use zerocopy::{FromBytes, IntoBytes};
 
 /// Flag of INIT that says that a second word of flags follows the first.
 const INIT_EXT: u32 = 1 << 30;
@@ -33,10 +33,26 @@ pub fn is_write_only(opcode: u32, request: &[u8]) -> bool {
 
 /// Has the kernel pass the bytes of a file on as they are. `reply`: to an OPEN or CREATE.
 pub fn set(reply: &mut [u8]) {
-    let Some(opened) = reply.len().checked_sub(size_of::<OpenOut>()) else { return };
-    let at = opened + offset_of!(OpenOut, flags);
-    let flags = word(reply, at) | open::DIRECT;
-    reply[at..at + 4].copy_from_slice(&flags.to_ne_bytes());
+    change(reply, |opened| opened.flags |= open::DIRECT);
+}
+
+/// Has the kernel tell of each close of a file, by this handle: that frees locks.
+pub fn have_flushed(reply: &mut [u8], handle: u64) {
+    change(reply, |opened| {
+        opened.flags &= !open::NOFLUSH;
+        opened.fh = handle;
+    });
+}
+
+fn change(reply: &mut [u8], change: impl FnOnce(&mut OpenOut)) {
+    // An error has none.
+    let Some((_, body)) = reply.split_at_mut_checked(OUT_HEADER_BYTES) else { return };
+    // It may lie at any address.
+    if let Ok((before, mut opened)) = OpenOut::read_from_suffix(body) {
+        let at = before.len();
+        change(&mut opened);
+        body[at..].copy_from_slice(opened.as_bytes());
+    }
 }
 
 /// The word at a place; 0 where the bytes end before.
@@ -48,8 +64,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rekindle_front::fuse::wire::{EntryOut, OUT_HEADER_BYTES};
-    use zerocopy::{FromBytes, IntoBytes};
+    use rekindle_front::fuse::wire::EntryOut;
 
     fn request(words: &[u32]) -> Vec<u8> {
         [&[0; IN_HEADER_BYTES][..], words.as_bytes()].concat()
@@ -83,11 +98,16 @@ mod tests {
             let mut reply = [&[0; OUT_HEADER_BYTES][..], entry, opened.as_bytes()].concat();
             let before = reply.clone();
             set(&mut reply);
+            have_flushed(&mut reply, 9);
             let now = OpenOut::read_from_suffix(&reply).expect("it ends with that").1;
-            assert_eq!(now, OpenOut { flags: open::FILE | open::DIRECT, ..opened });
+            let flags = open::FILE & !open::NOFLUSH | open::DIRECT;
+            assert_eq!(now, OpenOut { fh: 9, flags, ..opened });
             let rest = reply.len() - size_of::<OpenOut>();
             assert_eq!(reply[..rest], before[..rest]);
         }
         set(&mut []);
+        let mut error = [0xff; OUT_HEADER_BYTES];
+        have_flushed(&mut error, 9);
+        assert_eq!(error, [0xff; OUT_HEADER_BYTES]);
     }
 }

@@ -2,6 +2,7 @@
 //! must know to go on over another connection.
 
 use super::direct;
+use super::locks::Locks;
 use bytes::Bytes;
 use rekindle_front::fuse::frame::{Frame, Hello, Open};
 use rekindle_front::fuse::wire::{
@@ -42,6 +43,9 @@ pub struct Ledger {
     own: u64,
     /// Whether the kernel keeps its pages in step with writes that go past them.
     keeps_in_step: bool,
+    locks: Locks,
+    /// The kernel's numbers of requests that the daemon has, and whose wait is to end.
+    interrupts: VecDeque<u64>,
 }
 
 struct Pending {
@@ -51,6 +55,16 @@ struct Pending {
     is_sent: bool,
     /// Whether the kernel waits for it no longer.
     is_given_up: bool,
+    /// Whether a signal has met the program that waits for a lock.
+    is_interrupted: bool,
+}
+
+impl Pending {
+    /// Whether the daemon is to hear of it in any case: a program that dies closes its files, and
+    /// its locks go.
+    fn is_owed(&self) -> bool {
+        self.header.opcode == opcode::FLUSH
+    }
 }
 
 /// What becomes of a reply.
@@ -60,6 +74,9 @@ pub enum Answered {
     Kernel(u32),
     /// The kernel waits for it: a file is open whose bytes are to go past the kernel's pages.
     Direct,
+    /// The kernel waits for it. A lock of this inode is there: what the kernel has of the file may
+    /// be older than what the last holder has left.
+    Locked(u64),
     /// The kernel waits for it, and gets this in its place.
     Instead(Vec<u8>),
     /// The mount itself has asked.
@@ -81,12 +98,20 @@ impl Ledger {
             unnamed: HashMap::new(),
             own: OWN,
             keeps_in_step: false,
+            locks: Locks::default(),
+            interrupts: VecDeque::new(),
         }
     }
 
     /// Takes a request of the kernel. The daemon keeps nothing that requests without a reply are
     /// about: these end here. Whether there is something to send.
     pub fn take(&mut self, request: Bytes) -> bool {
+        let Some(header) = wire::header(&request) else { return false };
+        for owner in self.locks.released(&header, &request) {
+            // The handle, two unused words, the owner.
+            self.ask(opcode::FLUSH, header.ino, [0, 0, owner].as_bytes());
+        }
+        let request = self.locks.asked(&header, request);
         let Some(header) = wire::header(&request) else { return false };
         if !wire::has_reply(header.opcode) {
             for ino in wire::forgotten(&request) {
@@ -99,7 +124,8 @@ impl Ledger {
         }
         let number = self.next;
         self.next += 1;
-        let pending = Pending { header, request, is_sent: false, is_given_up: false };
+        let (is_sent, is_given_up, is_interrupted) = (false, false, false);
+        let pending = Pending { header, request, is_sent, is_given_up, is_interrupted };
         self.pending.insert(number, pending);
         self.numbers.insert(header.unique, number);
         self.unsent.push_back(number);
@@ -113,12 +139,42 @@ impl Ledger {
 
     /// Takes a request of the mount itself.
     fn ask(&mut self, opcode: u32, ino: u64, body: &[u8]) {
+        let request = self.request(opcode, ino, body);
+        self.take(request);
+    }
+
+    /// Makes a request of the mount itself.
+    fn request(&mut self, opcode: u32, ino: u64, body: &[u8]) -> Bytes {
         let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
         let unique = self.own;
         self.own -= 2;
         let header =
             InHeader { length, opcode, unique, ino, uid: 0, gid: 0, pid: 0, extensions: 0 };
-        self.take([header.as_bytes(), body].concat().into());
+        [header.as_bytes(), body].concat().into()
+    }
+
+    /// Answers a request of the kernel without the daemon, where that is known to have nothing to
+    /// do: a file is closed of which its program has no locks.
+    pub fn answer_at_once(&self, request: &[u8]) -> Option<Vec<u8>> {
+        let header = wire::header(request)?;
+        (!self.locks.needs(&header, request)).then(|| bare_reply(header.unique, 0))
+    }
+
+    /// Hears that a signal has met the program of a request. One that waits for a lock is to be
+    /// answered: the daemon is told, or, if it has not heard of it yet, the kernel gets this.
+    pub fn interrupt(&mut self, unique: u64) -> Option<Vec<u8>> {
+        let number = *self.numbers.get(&unique)?;
+        let pending = self.pending.get_mut(&number)?;
+        if pending.header.opcode != opcode::SETLKW || pending.is_given_up {
+            return None;
+        }
+        if pending.is_sent {
+            pending.is_interrupted = true;
+            self.interrupts.push_back(unique);
+            return None;
+        }
+        self.forget(number);
+        Some(bare_reply(unique, -Errno::INTR.raw_os_error()))
     }
 
     /// Returns the thread that waits for a request of the kernel.
@@ -128,11 +184,11 @@ impl Ledger {
     }
 
     /// Gives up a request whose program dies. One that was sent may have been carried out, or may
-    /// be soon, by the present connection; no other one gets it.
+    /// be soon, by the present connection; no other one gets it, but of a file that is closed.
     pub fn give_up(&mut self, unique: u64) {
         let Some(&number) = self.numbers.get(&unique) else { return };
         match self.pending.get_mut(&number) {
-            Some(pending) if pending.is_sent => pending.is_given_up = true,
+            Some(pending) if pending.is_sent || pending.is_owed() => pending.is_given_up = true,
             _ => self.forget(number),
         }
     }
@@ -151,11 +207,14 @@ impl Ledger {
     /// Begins another connection: all requests without a reply are to be sent. Returns its first
     /// bytes.
     pub fn begin(&mut self) -> Vec<u8> {
-        let given_up = self.pending.iter().filter(|(_, pending)| pending.is_given_up);
+        let given_up = self.pending.iter();
+        let given_up = given_up.filter(|(_, pending)| pending.is_given_up && !pending.is_owed());
         for number in given_up.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.forget(number);
         }
         self.unsent = self.pending.keys().copied().collect();
+        let interrupted = self.pending.values().filter(|pending| pending.is_interrupted);
+        self.interrupts = interrupted.map(|pending| pending.header.unique).collect();
         let count = u32::try_from(self.opens.len()).unwrap_or(u32::MAX);
         let mut bytes = Hello::new(self.client, count).as_bytes().to_vec();
         for (&ino, &count) in &self.opens {
@@ -168,7 +227,15 @@ impl Ledger {
     pub fn send(&mut self) -> Option<(Frame, Bytes)> {
         let oldest = *self.pending.keys().next()?;
         loop {
-            let number = self.unsent.pop_front()?;
+            let Some(number) = self.unsent.pop_front() else {
+                // Each behind the request that it is about.
+                let unique = self.interrupts.pop_front()?;
+                let request = self.request(opcode::INTERRUPT, 0, unique.as_bytes());
+                let length = u32::try_from(request.len()).unwrap_or(u32::MAX);
+                let number = self.next;
+                self.next += 1;
+                return Some((Frame::new(length, number, oldest, false), request));
+            };
             let Some(pending) = self.pending.get_mut(&number) else { continue };
             let is_again = std::mem::replace(&mut pending.is_sent, true);
             let length = pending.header.length;
@@ -189,6 +256,7 @@ impl Ledger {
         let Some(Pending { header, request, is_given_up, .. }) = pending else {
             return Answered::Nothing;
         };
+        self.locks.answered(&header, &request, head.error, reply);
         let opened = match header.opcode {
             opcode::OPEN | opcode::OPENDIR if head.error == 0 => Some(header.ino),
             // The inode comes first.
@@ -217,6 +285,11 @@ impl Ledger {
             {
                 Answered::Direct
             }
+            unique if Locks::lacks(&header, head.error) => {
+                // An older daemon has the volume now.
+                Answered::Instead(bare_reply(unique, -Errno::NOLCK.raw_os_error()))
+            }
+            _ if head.error == 0 && Locks::takes(&header, &request) => Answered::Locked(header.ino),
             _ if head.error == -Errno::STALE.raw_os_error() => {
                 match self.remembered(&header, &request) {
                     Some(reply) => Answered::Instead(reply),
@@ -225,6 +298,12 @@ impl Ledger {
             }
             _ => Answered::Kernel(header.opcode),
         }
+    }
+
+    /// Returns the handle of a file that was opened, if the kernel is to tell of each close of it, for
+    /// the sake of its locks.
+    pub fn handle(&mut self) -> Option<u64> {
+        self.locks.are_shared().then(|| self.locks.next_handle())
     }
 
     fn note_unnamed(&mut self, attr: &[u8]) {
@@ -283,6 +362,11 @@ fn set(attr: &mut AttrOut, asked: &SetAttrIn) -> Option<()> {
         (attr.mtime, attr.mtime_nanoseconds) = (asked.mtime, asked.mtime_nanoseconds);
     }
     Some(())
+}
+
+/// Makes a reply without a body.
+fn bare_reply(unique: u64, error: i32) -> Vec<u8> {
+    OutHeader { length: OUT_HEADER_BYTES as u32, error, unique }.as_bytes().to_vec()
 }
 
 /// Returns the length of the reply that begins here; `None` while its header is not complete.
@@ -401,6 +485,142 @@ mod tests {
         assert_eq!(ledger.answer(&reply(OWN, 0, &[])), Answered::Own);
         assert!(ledger.is_quiet() && ledger.opens.is_empty());
         assert_eq!(ledger.answer(&reply(2, 0, &[])), Answered::Nothing);
+    }
+
+    /// Two words of 64 bits and what follows: of SETLK and SETLKW.
+    fn lock(owner: u64, kind: u32) -> Vec<u8> {
+        let words = [0, owner, 0, 9].map(u64::to_ne_bytes).concat();
+        [&words[..], &kind.to_ne_bytes(), &[0; 12]].concat()
+    }
+
+    fn flush(ledger: &Ledger, owner: u64) -> Option<Vec<u8>> {
+        let body = [0, 0, owner].map(u64::to_ne_bytes).concat();
+        ledger.answer_at_once(&request_with(opcode::FLUSH, 90, 5, &body))
+    }
+
+    fn agree(ledger: &mut Ledger, flags: u32) {
+        ledger.take(request_with(opcode::INIT, 2, 0, &[0; 16]));
+        let out = wire::InitOut { flags, ..wire::InitOut::default() };
+        ledger.answer(&reply(2, 0, out.as_bytes()));
+    }
+
+    #[test]
+    fn the_daemon_hears_of_a_close_where_the_program_may_have_locks() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, 0);
+        assert_eq!(flush(&ledger, 1), None, "an old daemon does as it likes");
+        assert_eq!(ledger.handle(), None);
+        agree(&mut ledger, wire::init::LOCKS);
+        assert_eq!((ledger.handle(), ledger.handle()), (Some(1), Some(2)));
+        assert_eq!(flush(&ledger, 1), Some(bare_reply(90, 0)));
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
+        assert_eq!(flush(&ledger, 1), None, "the reply may be lost");
+        assert_eq!(flush(&ledger, 2), Some(bare_reply(90, 0)), "another process");
+        ledger.answer(&reply(4, 0, &[]));
+        let body = [0, 0, 1].map(u64::to_ne_bytes).concat();
+        ledger.take(request_with(opcode::FLUSH, 6, 5, &body));
+        ledger.answer(&reply(6, 0, &[]));
+        assert_eq!(flush(&ledger, 1), Some(bare_reply(90, 0)), "they are given back");
+    }
+
+    #[test]
+    fn a_mount_says_that_it_knows_of_locks_and_a_daemon_without_any_is_no_error() {
+        let mut ledger = Ledger::new(7);
+        for bytes in [16, 64] {
+            ledger.take(request_with(opcode::INIT, 2, 0, &vec![0; bytes]));
+            ledger.begin();
+            let (frame, init) = ledger.send().expect("a request");
+            assert_eq!((frame.length as usize, init.len()), (104, 104));
+            assert_eq!(init[100..], wire::KNOWS_LOCKS.to_ne_bytes());
+            ledger.answer(&reply(2, 0, &[]));
+        }
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Locked(5));
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 2)));
+        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Kernel(opcode::SETLK), "given back");
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
+        let answered = ledger.answer(&reply(4, -Errno::NOSYS.raw_os_error(), &[]));
+        assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
+    }
+
+    #[test]
+    fn what_an_open_file_has_locked_goes_with_its_last_use() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, wire::init::LOCKS);
+        let handled = |handle: u64, body: Vec<u8>| [&handle.to_ne_bytes(), &body[8..]].concat();
+        let mut lock_by = |handle, owner| {
+            ledger.take(request_with(opcode::SETLK, 4, 5, &handled(handle, lock(owner, 1))));
+            ledger.answer(&reply(4, 0, &[]));
+        };
+        lock_by(1, 10);
+        lock_by(2, 10);
+        lock_by(2, 20);
+        let body = |handle: u64, owner: u64| [handle, 0, owner].map(u64::to_ne_bytes).concat();
+        ledger.take(request_with(opcode::FLUSH, 6, 5, &body(2, 10)));
+        ledger.answer(&reply(6, 0, &[]));
+        ledger.begin();
+        ledger.take(request_with(opcode::RELEASE, 8, 5, &body(1, 0)));
+        let asked = |ledger: &mut Ledger| -> Vec<(u32, Option<u64>)> {
+            std::iter::from_fn(|| ledger.send())
+                .map(|(_, request)| {
+                    let header = wire::header(&request).expect("a header");
+                    let op = wire::op(header.opcode, &request[wire::IN_HEADER_BYTES..]);
+                    let owner = match op {
+                        Ok(wire::Op::Flush { owner }) => Some(owner),
+                        _ => None,
+                    };
+                    (header.opcode, owner)
+                })
+                .collect()
+        };
+        assert_eq!(asked(&mut ledger), [(opcode::RELEASE, None)], "its process has closed it");
+        ledger.take(request_with(opcode::RELEASE, 10, 5, &body(2, 0)));
+        let both = [(opcode::FLUSH, Some(20)), (opcode::RELEASE, None)];
+        assert_eq!(asked(&mut ledger), both);
+        assert_eq!(ledger.answer(&reply(OWN, 0, &[])), Answered::Own);
+    }
+
+    #[test]
+    fn a_program_that_dies_gives_its_locks_back_over_any_connection() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, wire::init::LOCKS);
+        ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
+        ledger.answer(&reply(4, 0, &[]));
+        let body = [0, 0, 1].map(u64::to_ne_bytes).concat();
+        ledger.take(request_with(opcode::FLUSH, 6, 5, &body));
+        ledger.give_up(6);
+        assert_eq!(ledger.waiter(6), None);
+        for is_again in [false, true] {
+            ledger.begin();
+            assert_eq!(sent(&mut ledger), [(3, 3, is_again)]);
+        }
+        assert_eq!(ledger.answer(&reply(6, 0, &[])), Answered::Nothing);
+        assert!(ledger.is_quiet());
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_for_a_lock_at_the_daemon_or_here() {
+        let mut ledger = Ledger::new(7);
+        ledger.take(request_with(opcode::SETLKW, 4, 5, &lock(1, 1)));
+        ledger.take(request(opcode::FSYNC, 6, 5));
+        ledger.begin();
+        assert_eq!(sent(&mut ledger), [(1, 1, false), (2, 1, false)]);
+        assert_eq!(ledger.interrupt(6), None, "no program expects that of a disk");
+        assert_eq!(sent(&mut ledger), []);
+        assert_eq!(ledger.interrupt(4), None);
+        let (frame, told) = ledger.send().expect("an INTERRUPT");
+        assert_eq!((frame.number, wire::interrupted(&told)), (3, Some(4)));
+        // Over another connection, behind the request.
+        ledger.begin();
+        assert_eq!(sent(&mut ledger), [(1, 1, true), (2, 1, true), (4, 1, false)]);
+        let reply = reply(4, -Errno::INTR.raw_os_error(), &[]);
+        assert_eq!(ledger.answer(&reply), Answered::Kernel(opcode::SETLKW));
+        ledger.begin();
+        assert_eq!(sent(&mut ledger), [(2, 2, true)]);
+        // One that the daemon has not heard of.
+        ledger.take(request_with(opcode::SETLKW, 8, 5, &lock(1, 1)));
+        assert_eq!(ledger.interrupt(8), Some(bare_reply(8, -Errno::INTR.raw_os_error())));
+        assert_eq!(sent(&mut ledger), []);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod direct;
 mod dying;
 mod kernel;
 mod ledger;
+mod locks;
 pub mod pump;
 
 use super::client;

@@ -169,8 +169,16 @@ impl<A: Asker> Pump<A> {
             };
             buffer.clear();
             if let Some(unique) = wire::interrupted(&request) {
+                if let Some(reply) = self.ledger.borrow_mut().interrupt(unique) {
+                    self.asker.write(&reply);
+                }
                 self.interrupted.borrow_mut().push(unique);
                 self.signalled.notify_one();
+                self.news.notify_one();
+            }
+            if let Some(reply) = self.ledger.borrow().answer_at_once(&request) {
+                self.asker.write(&reply);
+                continue;
             }
             if self.ledger.borrow_mut().take(request) {
                 self.news.notify_one();
@@ -291,8 +299,19 @@ impl<A: Asker> Pump<A> {
         if answered == Answered::Direct {
             direct::set(reply);
         }
+        let opens =
+            matches!(answered, Answered::Direct | Answered::Kernel(opcode::OPEN | opcode::CREATE));
+        if opens && let Some(handle) = self.ledger.borrow_mut().handle() {
+            direct::have_flushed(reply, handle);
+        }
         match &answered {
             Answered::Kernel(_) | Answered::Direct => self.asker.write(reply),
+            Answered::Locked(ino) => {
+                // The kernel looks at the file anew, and drops its pages if that has changed: a
+                // program sees what was written under the lock before its own.
+                self.asker.write(&wire::attributes_are_old(*ino));
+                self.asker.write(reply);
+            }
             Answered::Instead(other) => self.asker.write(other),
             Answered::Own | Answered::Nothing => {}
         }

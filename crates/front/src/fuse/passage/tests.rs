@@ -1,6 +1,6 @@
 //! Passages between two pipes whose far ends the test plays.
 
-use super::super::wire::OutHeader;
+use super::super::wire::{OutHeader, opcode};
 use super::*;
 use rekindle_env::sim::{Faults, World};
 use std::sync::Arc;
@@ -65,7 +65,10 @@ async fn arrives(stream: &mut DuplexStream, bytes: &[u8]) {
 
 #[test]
 fn bytes_pass_as_they_are_and_messages_are_counted_however_they_are_cut() {
-    let up = [hello(3), request(1, 40), request(2, 70_000), request(3, 41)].concat();
+    let mut interrupt = request(4, 48);
+    let words = FRAME_BYTES + 4..FRAME_BYTES + 8;
+    interrupt[words].copy_from_slice(&opcode::INTERRUPT.to_ne_bytes());
+    let up = [hello(3), request(1, 40), request(2, 70_000), interrupt, request(3, 41)].concat();
     // What answers no request does not count.
     let down = [reply(1, b""), reply(2, &[5; 3000]), reply(0, b"abc"), reply(3, b"x")].concat();
     for piece in [1, 7, 24, 1000, up.len()] {

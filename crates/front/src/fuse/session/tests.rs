@@ -14,7 +14,11 @@ use std::time::Duration;
 use tokio::io::DuplexStream;
 use zerocopy::FromBytes;
 
+mod locks;
+
 const CLIENT: u64 = 7;
+/// A client of NFS that has gone.
+const GONE: u64 = 900;
 
 /// A daemon with a file system.
 struct Site {
@@ -57,6 +61,7 @@ impl Site {
             clients: self.clients.clone(),
             budget: self.connections.budget().clone(),
             durably: self.durably,
+            has_gone: Arc::new(|holder, _| holder.client == GONE),
         };
         let (stop, stopped) = Stop::pair();
         let env = self.env.clone();

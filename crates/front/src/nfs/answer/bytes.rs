@@ -119,7 +119,7 @@ impl<E: Exports> Question<'_, E> {
                     stable_how::UNSTABLE => stable_how::UNSTABLE,
                     _ => stable_how::FILE_SYNC,
                 };
-                let verf = writeverf3(place.export.life);
+                let verf = writeverf3(place.export.verifier);
                 let done = WRITE3resok { file_wcc, count, committed, verf };
                 self.reply(Ok(done), WRITE3resfail::default())
             }
@@ -138,7 +138,7 @@ impl<E: Exports> Question<'_, E> {
             self.caller.write(&attr)?;
             files.sync().await?;
             let after = Nfs3Option::Some(replies::attributes(&attr, place.volume()));
-            let verf = writeverf3(place.export.life);
+            let verf = writeverf3(place.export.verifier);
             Ok(COMMIT3resok { file_wcc: replies::only_after(after), verf })
         };
         self.reply(done.await, COMMIT3resfail { file_wcc: unknown() })

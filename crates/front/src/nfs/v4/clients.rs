@@ -4,10 +4,10 @@
 //! of the store can compute. So a session goes on after a restart, or at another host of the store,
 //! and no file has a list of them. What is here is only what this process has heard.
 
-use super::held::Holder;
 use super::limits;
 use super::slots::Slot;
 use super::status::Status;
+use crate::held::Holder;
 use crate::nfs::forward::Heard;
 use parking_lot::Mutex;
 use rekindle_env::Moment;

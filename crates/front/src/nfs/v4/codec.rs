@@ -1,6 +1,7 @@
 //! The words of version 4.1 in XDR, beyond plain numbers (RFC 5662): read out of what a stranger
 //! has sent, without a copy, and written to a reply.
 
+use crate::held::Given;
 use crate::nfs::xdr::{Args, Garbage};
 
 /// Words of a bitmap that mean anything here; further ones are read, and ignored.
@@ -99,6 +100,12 @@ impl Stateid {
             (other, u32::MAX) if other == [0xff; 12] => Some(Special::Bypass),
             _ => None,
         }
+    }
+}
+
+impl From<Stateid> for Given {
+    fn from(stateid: Stateid) -> Self {
+        Self { id: stateid.id(), seqid: stateid.seqid }
     }
 }
 

@@ -25,9 +25,6 @@ pub const AROUND_BYTES: u32 = 4 << 10;
 /// Longest tag of a COMPOUND, and longest name of a client, an owner or a domain, bytes.
 pub const TAG_BYTES_MAX: u32 = 1024;
 pub const OWNER_BYTES_MAX: u32 = 1024;
-/// Opens and owners of locks of one file, and ranges that they have locked.
-pub const HELD_MAX: usize = 512;
-pub const SPANS_MAX: usize = 1024;
 /// Files of which one client holds something, since the daemon's start.
 pub const CLIENT_HELD_MAX: u64 = 20_000;
 /// Volumes that clients are known to be in, of all clients together.

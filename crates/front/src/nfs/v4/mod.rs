@@ -4,8 +4,8 @@
 //! A [`compound`] is taken apart into operations (`ops`), which `answer` carries out, by subject;
 //! handles, permissions, the witness of a change and the known calls are those of version 3. The
 //! state is in pure machines: the [`clients`] and their sessions, the `slots` of a session, and
-//! what clients have [`held`] of a file, with the `ranges` of their locks. What is held of a file
-//! lies with the file, in its volume's log; the ids of clients and sessions say of themselves what
+//! what clients have [`held`](crate::held) of a file. What is held of a file lies with the file, in
+//! its volume's log; the ids of clients and sessions say of themselves what
 //! they are. The words in XDR are in `codec` and `attributes`.
 
 pub mod answer;
@@ -14,10 +14,8 @@ pub mod clients;
 pub mod codec;
 pub mod compound;
 pub mod haunts;
-pub mod held;
 pub mod limits;
 pub mod ops;
-pub mod ranges;
 pub mod slots;
 pub mod status;
 pub mod tend;

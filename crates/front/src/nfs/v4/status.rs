@@ -1,5 +1,6 @@
 //! The statuses of version 4.1 (RFC 8881, section 15), and what becomes of an error.
 
+use crate::held::Refused;
 use crate::nfs::replies;
 use crate::nfs::xdr::Garbage;
 use nfs3_types::nfs3::nfsstat3;
@@ -76,6 +77,22 @@ statuses! {
     BAD_HIGH_SLOT = 10077,
     NOT_ONLY_OP = 10081,
     WRONG_TYPE = 10083,
+}
+
+impl From<Refused> for Status {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Unknown => Self::BAD_STATEID,
+            Refused::Outdated => Self::OLD_STATEID,
+            Refused::Shared => Self::SHARE_DENIED,
+            Refused::Denies => Self::LOCKED,
+            Refused::Access => Self::OPENMODE,
+            Refused::Invalid => Self::INVAL,
+            Refused::Full => Self::NOSPC,
+            Refused::Holds => Self::LOCKS_HELD,
+            Refused::Locked(_) => Self::DENIED,
+        }
+    }
 }
 
 /// Why an operation is not done.

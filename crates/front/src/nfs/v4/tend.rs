@@ -1,7 +1,7 @@
 //! Files without a name that only clients hold that have gone: they would stay for ever.
 
 use super::answer::Keeping;
-use super::held::{Held, Holder};
+use crate::held::{Held, Holder, Party};
 use crate::nfs::server::{Server, Used};
 use crate::nfs::target::Exports;
 use crate::target::Target;
@@ -28,8 +28,12 @@ pub async fn drop_forsaken<E: Exports>(server: &Server<E>) {
 async fn forsake<E: Exports>(server: &Server<E>, used: &Used<E::Files>, ino: Ino) {
     let act = |held: &mut Held| {
         let now = server.env.now();
-        let gone =
-            |holder: &Holder| server.clients.lock().has_gone(holder, &NO_CLIENT, used.since, now);
+        let gone = |who: Party<'_>| match who {
+            Party::Client(holder) => {
+                server.clients.lock().has_gone(holder, &NO_CLIENT, used.since, now)
+            }
+            Party::Mount(mount) => server.has_mount_gone(&used.export, mount),
+        };
         held.forsake(&gone);
         Ok((0, 0))
     };

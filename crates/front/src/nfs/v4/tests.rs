@@ -2,11 +2,11 @@
 
 use super::attributes as words;
 use super::codec::{Bitmap, Stateid, Write};
-use super::held::{BOTH, Holder, READ, WRITE};
 use super::limits;
 use super::ops::Op;
 use super::status::Status;
 use super::testing::*;
+use crate::held::{BOTH, Holder, READ, WRITE};
 use crate::nfs::settings::Settings;
 use crate::nfs::testing::{Site, with_site};
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! Operations about attributes.
 
 use super::{Done, Spot, Work};
+use crate::held::WRITE;
 use crate::nfs::answer::about::granted;
 use crate::nfs::permission::Credentials;
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::attributes::{self as words, Asked, Subject};
 use crate::nfs::v4::codec::{Bitmap, Read, Write};
-use crate::nfs::v4::held::WRITE;
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::Mode;
 use crate::nfs::xdr::Args;

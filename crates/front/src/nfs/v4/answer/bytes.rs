@@ -2,11 +2,11 @@
 
 use super::holding::Refusal;
 use super::{Done, Work, regular};
+use crate::held::{READ, WRITE};
 use crate::nfs::limits as common;
 use crate::nfs::permission::Credentials;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Read, Write};
-use crate::nfs::v4::held::{READ, WRITE};
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::{Judge, Mode};
 use crate::nfs::xdr::Args;
@@ -80,7 +80,7 @@ impl<E: Exports> Work<'_, E> {
         }
         out.put_u32(data.len() as u32);
         out.put_u32(if stable == UNSTABLE { UNSTABLE } else { FILE_SYNC });
-        out.put_plain(&place.export.life);
+        out.put_plain(&place.export.verifier);
         Ok(())
     }
 
@@ -91,7 +91,7 @@ impl<E: Exports> Work<'_, E> {
         let files = &place.export.files;
         regular(&files.attr(place.ino).await?)?;
         files.sync().await?;
-        out.put_plain(&place.export.life);
+        out.put_plain(&place.export.verifier);
         Ok(())
     }
 }

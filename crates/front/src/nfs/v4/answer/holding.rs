@@ -2,17 +2,17 @@
 //! the record of the change that makes them.
 
 use super::Work;
+use crate::held::{self, Conflict, Held, Outcome, Party, READ, Refused};
 use crate::nfs::permission::Credentials;
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Special, Stateid, Write};
-use crate::nfs::v4::held::{Conflict, Held, Holder, READ, Refused};
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::as_asked;
 use crate::target::Target;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
-use rekindle_file::{Caller, Errno, Halt, Ino, Keeper, Sight};
+use rekindle_file::{Caller, Errno, Halt, Ino, Sight};
 
 /// Inodes beyond are of snapshots, which never change: nothing is kept of them.
 const PRESENT_BITS: u32 = 42;
@@ -23,44 +23,34 @@ const PART: u64 = (1 << 48) - 1;
 pub type Left = (u64, u32);
 
 /// What is done to what is held of a file.
-pub type Act<'a> = dyn Fn(&mut Held) -> Result<Left, Refused> + Sync + 'a;
+pub type Act<'a> = held::Act<'a, Left, Refused>;
 
-/// Carries an act out in the turn of a change, and remembers its outcome.
-pub struct Keeping<'a> {
-    volume: VolumeId,
-    act: &'a Act<'a>,
-    outcome: Mutex<Option<Result<Left, Refused>>>,
-}
+/// Carries an act out in the turn of a change.
+pub type Keeping<'a> = held::Keeping<'a, Left, Refused>;
 
-impl<'a> Keeping<'a> {
-    pub fn new(volume: VolumeId, act: &'a Act<'a>) -> Self {
-        Self { volume, act, outcome: Mutex::default() }
-    }
-
-    /// Returns what the act left, or why the change was refused: by it, or for another reason.
-    pub fn outcome<T>(&self, done: Result<T, Fault>) -> Result<(T, Left), Fault> {
-        let outcome = self.outcome.lock().clone();
-        match (done, outcome) {
-            (_, Some(Err(refused))) => Err(fault(refused)),
-            (Ok(done), Some(Ok(left))) => Ok((done, left)),
-            (Err(fault), _) => Err(fault),
-            // The file system has not asked.
-            (Ok(_), None) => Err(Status::IO.into()),
-        }
+/// Returns what an act left, or why the change was refused: by it, or for another reason.
+pub fn outcome<T>(keeping: &Keeping<'_>, done: Result<T, Fault>) -> Result<(T, Left), Fault> {
+    match (done, keeping.take()) {
+        (_, Some(Outcome::Refused(refused))) => Err(fault(refused)),
+        (_, Some(Outcome::Unreadable)) => Err(Status::IO.into()),
+        (Ok(done), Some(Outcome::Done(left))) => Ok((done, left)),
+        (Err(fault), _) => Err(fault),
+        // The file system has not asked.
+        (Ok(_), None) => Err(Status::IO.into()),
     }
 }
 
 /// Writes why a lock is not given.
 pub fn fault(refused: Refused) -> Fault {
     match refused {
-        Refused::Status(status) => status.into(),
-        Refused::Denied(conflict) => Fault::With(Status::DENIED, denied(&conflict)),
+        Refused::Locked(conflict) => Fault::With(Status::DENIED, denied(&conflict)),
+        refused => Status::from(refused).into(),
     }
 }
 
 /// Writes the lock that hinders another one.
 fn denied(conflict: &Conflict) -> Vec<u8> {
-    let Conflict { span, client, owner } = conflict;
+    let Conflict { span, client, owner, .. } = conflict;
     let mut out = Vec::new();
     out.put_u64(span.start);
     out.put_u64(span.length());
@@ -72,27 +62,7 @@ fn denied(conflict: &Conflict) -> Vec<u8> {
 
 /// Reads what is held of a file.
 pub fn read(kept: Option<&[u8]>, volume: VolumeId) -> Result<Held, Status> {
-    Held::decode(kept, volume).map_err(|bad| {
-        tracing::error!(%volume, %bad, "no client may open or lock the file");
-        Status::IO
-    })
-}
-
-impl Keeper for Keeping<'_> {
-    fn keep(&self, _ino: Ino, kept: Option<&[u8]>) -> Result<Option<Vec<u8>>, Halt> {
-        let mut held = match read(kept, self.volume) {
-            Ok(held) => held,
-            Err(status) => {
-                *self.outcome.lock() = Some(Err(status.into()));
-                return Err(Errno::IO.into());
-            }
-        };
-        let outcome = (self.act)(&mut held);
-        let is_done = outcome.is_ok();
-        *self.outcome.lock() = Some(outcome);
-        // The outcome says more.
-        if is_done { Ok(held.encode(self.volume)) } else { Err(Errno::BUSY.into()) }
-    }
+    held::read(kept, volume).map_err(|_| Status::IO)
 }
 
 /// A status that a rule of a change ends with.
@@ -124,7 +94,11 @@ pub fn is_frozen(ino: Ino) -> bool {
 
 impl<E: Exports> Work<'_, E> {
     /// Whether a holder has gone, in the eyes of this client.
-    pub(super) fn has_gone(&self, place: &Place<E::Files>, holder: &Holder) -> bool {
+    pub(super) fn has_gone(&self, place: &Place<E::Files>, who: Party<'_>) -> bool {
+        let holder = match who {
+            Party::Client(holder) => holder,
+            Party::Mount(mount) => return self.server.has_mount_gone(&place.export, mount),
+        };
         let clients = self.server.clients.lock();
         let asks = clients.holder(self.client());
         clients.has_gone(holder, &asks, place.since, self.server.env.now())
@@ -172,7 +146,7 @@ impl<E: Exports> Work<'_, E> {
                 if is_it { Ok(true) } else { Err(Status::BAD_STATEID) }
             }
             None if given.ino() != place.ino => Err(Status::BAD_STATEID),
-            None => held.may(self.client(), given, wanted).map(|()| true),
+            None => Ok(held.may(self.client(), given.into(), wanted).map(|()| true)?),
         }
     }
 
@@ -206,7 +180,7 @@ impl<E: Exports> Work<'_, E> {
         let done = self.settle(place, judge.was_done(), done).await;
         match done {
             Ok(None) => Ok(None),
-            done => keeping.outcome(done).map(|(_, left)| Some(left)),
+            done => outcome(&keeping, done).map(|(_, left)| Some(left)),
         }
     }
 

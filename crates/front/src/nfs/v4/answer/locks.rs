@@ -2,12 +2,12 @@
 
 use super::holding::fault;
 use super::{Done, Work};
+use crate::held::ranges::Span;
+use crate::held::{Held, Party, Refused};
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Read, Stateid, Write};
-use crate::nfs::v4::held::{Held, Refused};
 use crate::nfs::v4::limits;
-use crate::nfs::v4::ranges::Span;
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::xdr::Args;
 use crate::target::Target;
@@ -21,7 +21,7 @@ fn is_exclusive(kind: u32) -> Result<bool, Status> {
     }
 }
 
-/// Who asks for a lock.
+/// Party asks for a lock.
 enum Locker<'a> {
     /// An owner that has perhaps none, by its open.
     First(Stateid, &'a [u8]),
@@ -77,16 +77,16 @@ impl<E: Exports> Work<'_, E> {
     ) -> Result<(u64, u32), Fault> {
         let (client, drawn) = (self.client(), self.draw());
         let act = |held: &mut Held| {
-            let gone = |other: &_| self.has_gone(place, other);
+            let gone = |other: Party<'_>| self.has_gone(place, other);
             match locker {
                 Locker::First(open, owner) => {
                     let mut id = drawn;
                     while !held.is_free(id) {
                         id = (id + 1).max(1);
                     }
-                    held.lock_first(client, *open, owner, span, id, &gone)
+                    held.lock_first(client, (*open).into(), owner, span, id, &gone)
                 }
-                Locker::More(given) => held.lock_more(client, *given, span, &gone),
+                Locker::More(given) => held.lock_more(client, (*given).into(), span, &gone),
             }
         };
         if let Some(left) = self.hold(place, &act).await? {
@@ -109,9 +109,9 @@ impl<E: Exports> Work<'_, E> {
         super::regular(&place.export.files.attr(place.ino).await?)?;
         let span = Span::new(offset, length, kind).ok_or(Status::INVAL)?;
         let held = self.held(&place).await?;
-        let gone = |other: &_| self.has_gone(&place, other);
+        let gone = |other: Party<'_>| self.has_gone(&place, other);
         held.test(self.client(), owner, &span, &gone)
-            .map_err(|conflict| fault(Refused::Denied(conflict)))
+            .map_err(|conflict| fault(Refused::Locked(conflict)))
     }
 
     pub(super) async fn unlock(&mut self, args: &mut Args<'_>, out: &mut Vec<u8>) -> Done {
@@ -123,7 +123,7 @@ impl<E: Exports> Work<'_, E> {
         if given.ino() != place.ino {
             return Err(Status::BAD_STATEID.into());
         }
-        let act = |held: &mut Held| Ok(held.unlock(self.client(), given, &span)?);
+        let act = |held: &mut Held| held.unlock(self.client(), given.into(), &span);
         let left = match self.hold(&place, &act).await? {
             Some(left) => left,
             None => {

@@ -16,10 +16,10 @@ mod stateids;
 
 use super::attributes as words;
 use super::codec::{Stateid, Write};
-use super::held::Holder;
 use super::ops::Op;
 use super::slots::Begun;
 use super::status::{Fault, Status};
+use crate::held::Holder;
 use crate::nfs::forward::{Ask, Away, Lines, Part, Reply, Standing, Told, Visited, Who};
 use crate::nfs::handle::Handle;
 use crate::nfs::meters::Meters;

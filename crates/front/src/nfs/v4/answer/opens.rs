@@ -1,8 +1,9 @@
 //! OPEN, OPEN_DOWNGRADE, CLOSE.
 
 use super::handles::{check_name, name};
-use super::holding::{Keeping, Left, is_frozen};
+use super::holding::{Keeping, Left, is_frozen, outcome};
 use super::{Done, Work, regular};
+use crate::held::{BOTH, Held, Party, READ, WRITE};
 use crate::nfs::answer::making::stamps;
 use crate::nfs::answer::naming::may_make;
 use crate::nfs::permission::Credentials;
@@ -10,7 +11,6 @@ use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::v4::attributes::{self as words, Asked};
 use crate::nfs::v4::codec::{Bitmap, Read, Stateid, Write};
-use crate::nfs::v4::held::{BOTH, Held, READ, WRITE};
 use crate::nfs::v4::limits;
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::{Judge, Mode, as_asked};
@@ -219,7 +219,7 @@ impl<E: Exports> Work<'_, E> {
         let (holder, drawn) = (self.holder(), self.draw());
         let act = |held: &mut Held| {
             let shares = (wish.access, wish.deny);
-            Ok(held.open(holder, wish.owner, shares, drawn, &|_| false)?)
+            held.open(holder, wish.owner, shares, drawn, &|_| false)
         };
         let keeping = Keeping::new(place.export.id, &act);
         let caller = Caller { keeper: Some(&keeping), ..self.with(judge) };
@@ -227,7 +227,7 @@ impl<E: Exports> Work<'_, E> {
         let made = files.create(caller, place.ino, name, &node).await;
         match self.settle(place, judge.was_done(), made).await {
             Ok(Some(attr)) => {
-                let (_, left) = keeping.outcome(Ok(()))?;
+                let (_, left) = outcome(&keeping, Ok(()))?;
                 self.server.clients.lock().count_held(self.client(), true);
                 if let Some(size) = set.size.filter(|size| *size > 0) {
                     let size = SetAttr { size: Some(size), ..SetAttr::default() };
@@ -322,8 +322,8 @@ impl<E: Exports> Work<'_, E> {
                 id = (id + 1).max(1);
             }
             let shares = (wish.access, wish.deny);
-            let gone = |other: &_| self.has_gone(place, other);
-            Ok(held.open(holder, wish.owner, shares, id, &gone)?)
+            let gone = |other: Party<'_>| self.has_gone(place, other);
+            held.open(holder, wish.owner, shares, id, &gone)
         };
         let (judge, keeping) = (self.judge(&watched, &rule), Keeping::new(place.export.id, &act));
         let caller = Caller { keeper: Some(&keeping), ..self.with(&judge) };
@@ -334,7 +334,7 @@ impl<E: Exports> Work<'_, E> {
         match self.settle(place, judge.was_done(), done).await {
             Ok(None) => self.opened_before(place, ino, wish).await,
             done => {
-                let (_, left) = keeping.outcome(done)?;
+                let (_, left) = outcome(&keeping, done)?;
                 if left.1 == 1 {
                     self.server.clients.lock().count_held(self.client(), true);
                 }
@@ -355,7 +355,7 @@ impl<E: Exports> Work<'_, E> {
             out.put_stateid(&self.frozen_stateid(place.ino));
             return Ok(());
         }
-        let act = |held: &mut Held| Ok(held.downgrade(self.client(), given, shares)?);
+        let act = |held: &mut Held| held.downgrade(self.client(), given.into(), shares);
         let left = match self.hold(&place, &act).await? {
             Some(left) => left,
             None => {
@@ -380,7 +380,7 @@ impl<E: Exports> Work<'_, E> {
                 return Err(Status::BAD_STATEID.into());
             }
             let act = |held: &mut Held| {
-                held.close(self.client(), given)?;
+                held.close(self.client(), given.into())?;
                 Ok((given.id(), 0))
             };
             if self.hold(&place, &act).await?.is_some() {

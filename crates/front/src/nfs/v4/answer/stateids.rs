@@ -4,12 +4,12 @@
 
 use super::holding::is_frozen;
 use super::{Done, Work};
+use crate::held::Held;
 use crate::nfs::forward::Told;
 use crate::nfs::replies::Failed;
 use crate::nfs::server::{Place, Used};
 use crate::nfs::target::Exports;
 use crate::nfs::v4::codec::{Read, Stateid, Write};
-use crate::nfs::v4::held::Held;
 use crate::nfs::v4::limits;
 use crate::nfs::v4::ops::Op;
 use crate::nfs::v4::status::{Fault, Status};
@@ -76,7 +76,7 @@ impl<E: Exports> Work<'_, E> {
                 }
                 Err(_) => continue,
             };
-            if held.look(self.client(), Stateid { seqid: 0, ..given }).is_ok() {
+            if held.look(self.client(), Stateid { seqid: 0, ..given }.into()).is_ok() {
                 return Ok(Some((place, held)));
             }
         }
@@ -88,7 +88,7 @@ impl<E: Exports> Work<'_, E> {
         let haunted = self.haunted().await?;
         if let Some((place, _)) = self.file_of(&haunted.here, given).await? {
             let act = |held: &mut Held| {
-                held.free(self.client(), given)?;
+                held.free(self.client(), given.into())?;
                 Ok((given.id(), 0))
             };
             return self.hold(&place, &act).await.map(drop);
@@ -115,7 +115,8 @@ impl<E: Exports> Work<'_, E> {
         let mut found = vec![None; given.len()];
         for (given, found) in given.iter().zip(&mut found) {
             if let Some((_, mut held)) = self.file_of(&haunted.here, *given).await? {
-                *found = Some(held.look(self.client(), *given).err().unwrap_or(Status::OK));
+                let looked = held.look(self.client(), (*given).into());
+                *found = Some(looked.map_or_else(Status::from, |()| Status::OK));
             }
         }
         for volume in &haunted.elsewhere {

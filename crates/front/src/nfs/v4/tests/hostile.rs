@@ -176,7 +176,7 @@ fn a_client_that_opens_without_end_meets_a_limit() {
                 }
             }
         }
-        assert_eq!(opened, limits::HELD_MAX - 1);
+        assert_eq!(opened, crate::held::limits::HELD_MAX - 1);
         let mut other = Caller::new(site, "other").await;
         other.done(ops().root("one").make("a", RW, 0, "g")).await;
     });

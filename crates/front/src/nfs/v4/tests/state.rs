@@ -1,6 +1,8 @@
 //! Requests that come again, opens and locks: over restarts, and between clients.
 
 use super::*;
+use crate::held::ranges::Span;
+use crate::held::{Held, Locker};
 use crate::nfs::v4::tend::drop_forsaken;
 
 #[test]
@@ -106,6 +108,31 @@ fn locks_exclude_others_over_a_restart_and_no_one_waits() {
         let mut stranger = Caller::new(site, "stranger").await;
         let told = stranger.done(ops().root("one").open("a", RW, "f")).await;
         stranger.done(ops().at(&file).lock(&told.stateid(Op::OPEN), "p", 9, 1)).await;
+    });
+}
+
+#[test]
+fn a_lock_of_a_mount_is_kept_to_until_the_mount_has_gone() {
+    served(async |site| {
+        let mut caller = Caller::new(site, "host").await;
+        let (file, open) = made(&mut caller).await;
+        let volume = crate::nfs::testing::id("one");
+        site.files("one").look(|state| {
+            let kept = state.kept.values_mut().next().expect("the file is open");
+            let mut held = Held::decode(Some(kept), volume).unwrap();
+            let span = Span { start: 0, end: 10, exclusive: true };
+            let locker = Locker { mount: 77, owner: 5, process: 1, is_whole: false };
+            held.set(&locker, span, &|_| false).unwrap();
+            *kept = held.encode(volume).unwrap();
+        });
+        let lock = ops().at(&file).lock(&open, "p", 9, 1);
+        let told = caller.ask(lock.clone()).await;
+        assert_eq!(told.status, Status::DENIED);
+        let mut denied = told.of(Op::LOCK);
+        assert_eq!((denied.u64(), denied.u64(), denied.u32()), (Ok(0), Ok(10), Ok(2)));
+        assert_eq!(denied.u64(), Ok(77));
+        site.shelf.mounts_gone.lock().push(77);
+        caller.done(lock).await;
     });
 }
 

@@ -1,4 +1,5 @@
-//! What clients hold of one file: opens with their share reservations, and locks. Pure.
+//! What clients hold of one file: opens of NFS clients with their share reservations, and locks of
+//! NFS clients and of mounts. Pure, but for [`Keeping`].
 //!
 //! It is kept with the file ([`rekindle_file::Keeper`]): each change of it is in the log before its
 //! client has the reply, so there is nothing to reclaim after a restart, and no grace period. A
@@ -6,15 +7,18 @@
 //! each call is told which holders have gone.
 
 mod format;
+mod keeping;
+pub mod limits;
+mod mounts;
+pub mod ranges;
 #[cfg(test)]
 mod tests;
 
 pub use format::Bad;
+pub use keeping::{Act, Keeping, Outcome, read};
+pub use mounts::{Locker, MountLocks};
 
-use super::codec::Stateid;
-use super::limits;
-use super::ranges::{self, Span};
-use super::status::Status;
+use ranges::Span;
 
 /// A client, in the eyes of what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,8 +29,25 @@ pub struct Holder {
     pub machine: u64,
 }
 
+/// One that holds something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Party<'a> {
+    /// A client of NFS.
+    Client(&'a Holder),
+    /// A mount, by the number that it has drawn.
+    Mount(u64),
+}
+
 /// Says of a holder that it has gone.
-pub type HasGone<'a> = dyn Fn(&Holder) -> bool + 'a;
+pub type HasGone<'a> = dyn Fn(Party<'_>) -> bool + 'a;
+
+/// The name that a client gives to an open or to locks of its: their number, and how often they
+/// have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Given {
+    pub id: u64,
+    pub seqid: u32,
+}
 
 /// Bits of access and of what is denied to others.
 pub const READ: u8 = 1;
@@ -61,36 +82,48 @@ pub struct Locks {
 pub struct Held {
     pub opens: Vec<Open>,
     pub locks: Vec<Locks>,
+    pub mounts: Vec<MountLocks>,
 }
 
 /// The lock that hinders another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     pub span: Span,
+    /// The client, or the mount.
     pub client: u64,
     pub owner: Vec<u8>,
+    /// Of a mount: the process that has asked for it.
+    pub process: Option<u32>,
 }
 
-/// Why a lock is not given.
+/// Why something is not given, or not taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
-    Status(Status),
-    Denied(Conflict),
-}
-
-impl From<Status> for Refused {
-    fn from(status: Status) -> Self {
-        Self::Status(status)
-    }
+    /// The client has nothing of that name.
+    Unknown,
+    /// It has changed since.
+    Outdated,
+    /// The access is denied by an open, or the denial hinders one.
+    Shared,
+    /// An open denies it to a caller without one.
+    Denies,
+    /// The open is not for that.
+    Access,
+    Invalid,
+    /// The file has as many as it may have.
+    Full,
+    /// Something is held under that name.
+    Holds,
+    Locked(Conflict),
 }
 
 /// Compares the sequence of a stateid with that of its state. A client that says 0 means the last.
-fn check_seqid(given: u32, current: u32) -> Result<(), Status> {
+fn check_seqid(given: u32, current: u32) -> Result<(), Refused> {
     match given {
         0 => Ok(()),
         given if given == current => Ok(()),
-        given if given < current => Err(Status::OLD_STATEID),
-        _ => Err(Status::BAD_STATEID),
+        given if given < current => Err(Refused::Outdated),
+        _ => Err(Refused::Unknown),
     }
 }
 
@@ -101,15 +134,16 @@ fn next(seqid: u32) -> u32 {
 
 impl Held {
     pub fn is_empty(&self) -> bool {
-        self.opens.is_empty() && self.locks.is_empty()
+        self.opens.is_empty() && self.locks.is_empty() && self.mounts.is_empty()
     }
 
     /// Drops all that some holders have.
     pub fn forsake(&mut self, has_gone: &HasGone<'_>) {
-        let gone = self.opens.iter().filter(|open| has_gone(&open.holder));
+        let gone = self.opens.iter().filter(|open| has_gone(Party::Client(&open.holder)));
         let gone: Vec<u64> = gone.map(|open| open.holder.client).collect();
         self.opens.retain(|open| !gone.contains(&open.holder.client));
         self.locks.retain(|locks| !gone.contains(&locks.client));
+        self.mounts.retain(|locks| !has_gone(Party::Mount(locks.mount)));
     }
 
     fn machine_of(&self, client: u64) -> Holder {
@@ -117,26 +151,24 @@ impl Held {
         open.map_or(Holder { client, machine: 0 }, |open| open.holder)
     }
 
-    fn open_mut(&mut self, client: u64, given: Stateid) -> Result<&mut Open, Status> {
-        let is_it = |open: &&mut Open| open.id == given.id() && open.holder.client == client;
-        let open = self.opens.iter_mut().find(is_it).ok_or(Status::BAD_STATEID)?;
+    fn open_mut(&mut self, client: u64, given: Given) -> Result<&mut Open, Refused> {
+        let is_it = |open: &&mut Open| open.id == given.id && open.holder.client == client;
+        let open = self.opens.iter_mut().find(is_it).ok_or(Refused::Unknown)?;
         check_seqid(given.seqid, open.seqid)?;
         Ok(open)
     }
 
     /// Returns the place of some locks.
-    fn locks_at(&self, client: u64, given: Stateid) -> Result<usize, Status> {
-        let is_it = |locks: &Locks| locks.id == given.id() && locks.client == client;
-        let at = self.locks.iter().position(is_it).ok_or(Status::BAD_STATEID)?;
+    fn locks_at(&self, client: u64, given: Given) -> Result<usize, Refused> {
+        let is_it = |locks: &Locks| locks.id == given.id && locks.client == client;
+        let at = self.locks.iter().position(is_it).ok_or(Refused::Unknown)?;
         check_seqid(given.seqid, self.locks[at].seqid)?;
         Ok(at)
     }
 
-    fn may_grow(&self) -> Result<(), Status> {
-        match self.opens.len() + self.locks.len() < limits::HELD_MAX {
-            true => Ok(()),
-            false => Err(Status::NOSPC),
-        }
+    fn may_grow(&self) -> Result<(), Refused> {
+        let all = self.opens.len() + self.locks.len() + self.mounts.len();
+        if all < limits::HELD_MAX { Ok(()) } else { Err(Refused::Full) }
     }
 
     /// Opens the file, or widens the open that the owner has. `id` is that of a new one.
@@ -147,7 +179,7 @@ impl Held {
         (access, deny): (u8, u8),
         id: u64,
         has_gone: &HasGone<'_>,
-    ) -> Result<(u64, u32), Status> {
+    ) -> Result<(u64, u32), Refused> {
         let is_its = |open: &Open| open.holder.client == holder.client && open.owner == owner;
         let hinders =
             |open: &Open| !is_its(open) && (open.deny & access != 0 || open.access & deny != 0);
@@ -155,7 +187,7 @@ impl Held {
             self.forsake(has_gone);
         }
         if self.opens.iter().any(hinders) {
-            return Err(Status::SHARE_DENIED);
+            return Err(Refused::Shared);
         }
         if let Some(open) = self.opens.iter_mut().find(|open| is_its(open)) {
             (open.access, open.deny) = (open.access | access, open.deny | deny);
@@ -177,12 +209,12 @@ impl Held {
     pub fn downgrade(
         &mut self,
         client: u64,
-        given: Stateid,
+        given: Given,
         (access, deny): (u8, u8),
-    ) -> Result<(u64, u32), Status> {
+    ) -> Result<(u64, u32), Refused> {
         let open = self.open_mut(client, given)?;
         if access == 0 || access & !open.access != 0 || deny & !open.deny != 0 {
-            return Err(Status::INVAL);
+            return Err(Refused::Invalid);
         }
         (open.access, open.deny) = (access, deny);
         open.seqid = next(open.seqid);
@@ -190,7 +222,7 @@ impl Held {
     }
 
     /// Closes an open. The locks that were asked for with it go, too.
-    pub fn close(&mut self, client: u64, given: Stateid) -> Result<(), Status> {
+    pub fn close(&mut self, client: u64, given: Given) -> Result<(), Refused> {
         let id = self.open_mut(client, given)?.id;
         self.opens.retain(|open| open.id != id);
         self.locks.retain(|locks| locks.open != id);
@@ -208,7 +240,28 @@ impl Held {
                 span: *theirs,
                 client: other.client,
                 owner: other.owner.clone(),
+                process: None,
             })
+            .or_else(|| self.conflict_with_mounts(|_| true, span))
+    }
+
+    /// Counts the ranges that are locked.
+    fn spans(&self) -> usize {
+        let of_clients = self.locks.iter().map(|locks| locks.spans.len());
+        of_clients.chain(self.mounts.iter().map(|locks| locks.spans.len())).sum()
+    }
+
+    /// Drops what a holder of a conflict has, if that has gone.
+    fn gives_way(&mut self, conflict: &Conflict, has_gone: &HasGone<'_>) -> bool {
+        let client = conflict.client;
+        if conflict.process.is_some() {
+            let has_gone = has_gone(Party::Mount(client));
+            self.mounts.retain(|locks| !has_gone || locks.mount != client);
+            return has_gone;
+        }
+        let has_gone = has_gone(Party::Client(&self.machine_of(client)));
+        self.locks.retain(|locks| !has_gone || locks.client != client);
+        has_gone
     }
 
     /// Says whether an owner could have a lock.
@@ -221,11 +274,9 @@ impl Held {
     ) -> Result<(), Conflict> {
         let mut rest = self.clone();
         while let Some(conflict) = rest.conflict(client, owner, span) {
-            let holder = rest.machine_of(conflict.client);
-            if !has_gone(&holder) {
+            if !rest.gives_way(&conflict, has_gone) {
                 return Err(conflict);
             }
-            rest.locks.retain(|locks| locks.client != holder.client);
         }
         Ok(())
     }
@@ -234,7 +285,7 @@ impl Held {
     pub fn lock_first(
         &mut self,
         client: u64,
-        given: Stateid,
+        given: Given,
         owner: &[u8],
         span: Span,
         id: u64,
@@ -261,7 +312,7 @@ impl Held {
     pub fn lock_more(
         &mut self,
         client: u64,
-        given: Stateid,
+        given: Given,
         span: Span,
         has_gone: &HasGone<'_>,
     ) -> Result<(u64, u32), Refused> {
@@ -275,23 +326,22 @@ impl Held {
         span: Span,
         has_gone: &HasGone<'_>,
     ) -> Result<(u64, u32), Refused> {
-        let lost = Refused::Status(Status::BAD_STATEID);
+        let lost = Refused::Unknown;
         let its = self.locks.iter().find(|locks| locks.id == id).ok_or(lost.clone())?;
         let (client, owner, open) = (its.client, its.owner.clone(), its.open);
         let access = self.opens.iter().find(|one| one.id == open).map_or(0, |one| one.access);
         let wanted = if span.exclusive { WRITE } else { READ };
         if access & wanted == 0 {
-            return Err(Status::OPENMODE.into());
+            return Err(Refused::Access);
         }
         if self.conflict(client, &owner, &span).is_some() {
             self.forsake(has_gone);
         }
         if let Some(conflict) = self.conflict(client, &owner, &span) {
-            return Err(Refused::Denied(conflict));
+            return Err(Refused::Locked(conflict));
         }
-        let spans: usize = self.locks.iter().map(|locks| locks.spans.len()).sum();
-        if spans >= limits::SPANS_MAX {
-            return Err(Status::NOSPC.into());
+        if self.spans() >= limits::SPANS_MAX {
+            return Err(Refused::Full);
         }
         let its = self.locks.iter_mut().find(|locks| locks.id == id).ok_or(lost)?;
         ranges::put(&mut its.spans, span);
@@ -318,15 +368,15 @@ impl Held {
     pub fn unlock(
         &mut self,
         client: u64,
-        given: Stateid,
+        given: Given,
         span: &Span,
-    ) -> Result<(u64, u32), Status> {
+    ) -> Result<(u64, u32), Refused> {
         let at = self.locks_at(client, given)?;
         let its = &mut self.locks[at];
         let mut left = its.spans.clone();
         ranges::take(&mut left, span);
         if left.len() > limits::SPANS_MAX {
-            return Err(Status::NOSPC);
+            return Err(Refused::Full);
         }
         its.spans = left;
         its.seqid = next(its.seqid);
@@ -334,43 +384,44 @@ impl Held {
     }
 
     /// Frees a stateid that holds nothing any more.
-    pub fn free(&mut self, client: u64, given: Stateid) -> Result<(), Status> {
+    pub fn free(&mut self, client: u64, given: Given) -> Result<(), Refused> {
         if self.open_mut(client, given).is_ok() {
-            return Err(Status::LOCKS_HELD);
+            return Err(Refused::Holds);
         }
         let at = self.locks_at(client, given)?;
         if !self.locks[at].spans.is_empty() {
-            return Err(Status::LOCKS_HELD);
+            return Err(Refused::Holds);
         }
         self.locks.remove(at);
         Ok(())
     }
 
     /// Says whether a stateid is good.
-    pub fn look(&mut self, client: u64, given: Stateid) -> Result<(), Status> {
+    pub fn look(&mut self, client: u64, given: Given) -> Result<(), Refused> {
         match self.open_mut(client, given) {
-            Err(Status::BAD_STATEID) => self.locks_at(client, given).map(drop),
+            Err(Refused::Unknown) => self.locks_at(client, given).map(drop),
             found => found.map(drop),
         }
     }
 
     /// Lets a client read or write with a stateid.
-    pub fn may(&mut self, client: u64, given: Stateid, wanted: u8) -> Result<(), Status> {
+    pub fn may(&mut self, client: u64, given: Given, wanted: u8) -> Result<(), Refused> {
         let access = match self.open_mut(client, given) {
             Ok(open) => open.access,
-            Err(Status::BAD_STATEID) => {
+            Err(Refused::Unknown) => {
                 let open = self.locks[self.locks_at(client, given)?].open;
                 self.opens.iter().find(|one| one.id == open).map_or(0, |one| one.access)
             }
             Err(status) => return Err(status),
         };
-        if access & wanted == wanted { Ok(()) } else { Err(Status::OPENMODE) }
+        if access & wanted == wanted { Ok(()) } else { Err(Refused::Access) }
     }
 
     /// Lets a caller without an open read or write.
-    pub fn may_without(&self, wanted: u8, has_gone: &HasGone<'_>) -> Result<(), Status> {
-        let hinders = |open: &Open| open.deny & wanted != 0 && !has_gone(&open.holder);
-        if self.opens.iter().any(hinders) { Err(Status::LOCKED) } else { Ok(()) }
+    pub fn may_without(&self, wanted: u8, has_gone: &HasGone<'_>) -> Result<(), Refused> {
+        let hinders =
+            |open: &Open| open.deny & wanted != 0 && !has_gone(Party::Client(&open.holder));
+        if self.opens.iter().any(hinders) { Err(Refused::Denies) } else { Ok(()) }
     }
 
     /// Whether no stateid of the file has a number.

@@ -3,7 +3,7 @@
 //! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | magic `RKH4` |
-//! | 4 | 2 | version, 1 |
+//! | 4 | 2 | version: 1, or 2 if mounts have locks |
 //! | 6 | 2 | zero |
 //! | 8 | 16 | the volume's id |
 //! | 24 | 4 | number of opens |
@@ -15,18 +15,23 @@
 //! bytes of the owner's name (2), zero (2), the name, and for each range its first byte (8), the
 //! byte behind it (8), whether it is a write lock (1), zero (7).
 //!
+//! In version 2 the number of owners at mounts follows (4), zero (4), and for each of them: the
+//! mount (8), the owner (8), the process (4), whether it is `flock` (1), zero (3), ranges (4), zero
+//! (4), and the ranges as above.
+//!
 //! The record of the log and the chunk of the table that have it carry a checksum. A volume that is
 //! a clone has what is held of the original, under the original's id: it is nothing there.
 //!
 //! See also `docs/format/nfs.md`.
 
-use super::{BOTH, Held, Holder, Locks, Open};
-use crate::nfs::v4::limits;
-use crate::nfs::v4::ranges::Span;
+use super::ranges::Span;
+use super::{BOTH, Held, Holder, Locks, MountLocks, Open, limits};
 use rekindle_base::VolumeId;
 
 const MAGIC: [u8; 4] = *b"RKH4";
+/// The version, without locks of mounts: an older binary reads that.
 const VERSION: u16 = 1;
+const VERSION_MOUNTS: u16 = 2;
 
 /// Bytes that make no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +79,8 @@ impl Held {
         let count = |length: usize| u32::try_from(length).expect("it is bounded").to_le_bytes();
         let name = |length: usize| u16::try_from(length).expect("names are short").to_le_bytes();
         let mut bytes = MAGIC.to_vec();
-        bytes.extend(VERSION.to_le_bytes());
+        let version = if self.mounts.is_empty() { VERSION } else { VERSION_MOUNTS };
+        bytes.extend(version.to_le_bytes());
         bytes.extend([0; 2]);
         bytes.extend(volume.0);
         bytes.extend(count(self.opens.len()));
@@ -93,11 +99,19 @@ impl Held {
             bytes.extend(name(owner.len()));
             bytes.extend([0; 2]);
             bytes.extend(owner);
-            for Span { start, end, exclusive } in spans {
-                bytes.extend(start.to_le_bytes());
-                bytes.extend(end.to_le_bytes());
-                bytes.extend([u8::from(*exclusive), 0, 0, 0, 0, 0, 0, 0]);
-            }
+            put_spans(&mut bytes, spans);
+        }
+        if version == VERSION_MOUNTS {
+            bytes.extend(count(self.mounts.len()));
+            bytes.extend([0; 4]);
+        }
+        for MountLocks { mount, owner, process, is_whole, spans } in &self.mounts {
+            [*mount, *owner].iter().for_each(|n| bytes.extend(n.to_le_bytes()));
+            bytes.extend(process.to_le_bytes());
+            bytes.extend([u8::from(*is_whole), 0, 0, 0]);
+            bytes.extend(count(spans.len()));
+            bytes.extend([0; 4]);
+            put_spans(&mut bytes, spans);
         }
         Some(bytes)
     }
@@ -109,7 +123,8 @@ impl Held {
         if reader.array()? != MAGIC {
             return Err(Bad("it begins with other bytes"));
         }
-        if reader.u16()? != VERSION {
+        let version = reader.u16()?;
+        if version > VERSION_MOUNTS {
             return Err(Bad("it is of a newer version: upgrade rekindle"));
         }
         reader.take(2)?;
@@ -119,8 +134,16 @@ impl Held {
         let (opens, locks) = (reader.count()?, reader.count()?);
         let opens = (0..opens).map(|_| open(&mut reader)).collect::<Result<Vec<_>, _>>()?;
         let locks = (0..locks).map(|_| locks_of(&mut reader)).collect::<Result<Vec<_>, _>>()?;
+        let mut mounts = Vec::new();
+        if version == VERSION_MOUNTS {
+            let count = reader.count()?;
+            reader.take(4)?;
+            for _ in 0..count {
+                mounts.push(mount_locks(&mut reader)?);
+            }
+        }
         match reader.0 {
-            [] => Ok(Self { opens, locks }),
+            [] => Ok(Self { opens, locks, mounts }),
             _ => Err(Bad("it goes on behind its end")),
         }
     }
@@ -142,6 +165,30 @@ fn locks_of(reader: &mut Reader<'_>) -> Result<Locks, Bad> {
     let (seqid, count, length) = (reader.u32()?, reader.count()?, reader.u16()?);
     reader.take(2)?;
     let owner = reader.take(length.into())?.to_vec();
+    let spans = spans_of(reader, count)?;
+    Ok(Locks { id, seqid, client, owner, open, spans })
+}
+
+fn mount_locks(reader: &mut Reader<'_>) -> Result<MountLocks, Bad> {
+    let (mount, owner, process) = (reader.u64()?, reader.u64()?, reader.u32()?);
+    let ([is_whole, ..], count) = (reader.array::<4>()?, reader.count()?);
+    reader.take(4)?;
+    if is_whole > 1 {
+        return Err(Bad("a mount has a lock of no kind"));
+    }
+    let spans = spans_of(reader, count)?;
+    Ok(MountLocks { mount, owner, process, is_whole: is_whole == 1, spans })
+}
+
+fn put_spans(bytes: &mut Vec<u8>, spans: &[Span]) {
+    for Span { start, end, exclusive } in spans {
+        bytes.extend(start.to_le_bytes());
+        bytes.extend(end.to_le_bytes());
+        bytes.extend([u8::from(*exclusive), 0, 0, 0, 0, 0, 0, 0]);
+    }
+}
+
+fn spans_of(reader: &mut Reader<'_>, count: u32) -> Result<Vec<Span>, Bad> {
     let mut spans: Vec<Span> = Vec::new();
     for _ in 0..count {
         let (start, end, [exclusive, ..]) = (reader.u64()?, reader.u64()?, reader.array::<8>()?);
@@ -151,5 +198,5 @@ fn locks_of(reader: &mut Reader<'_>) -> Result<Locks, Bad> {
         }
         spans.push(Span { start, end, exclusive: exclusive == 1 });
     }
-    Ok(Locks { id, seqid, client, owner, open, spans })
+    Ok(spans)
 }
