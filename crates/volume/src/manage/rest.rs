@@ -101,8 +101,8 @@ async fn until_full(inner: &Inner) {
 ///
 /// A write without an answer may land at any time, also after the death of this process, or after
 /// the next client has come. So the vault says before that the volume [leaves](Vault::leaves) the
-/// generation that it is in, though it stays at this node. Whoever serves it next writes the vault
-/// first, and then such a write cannot land any more.
+/// generation that it is in, though it stays at this node. The next life that serves it, or this
+/// one, writes the vault first, and then such a write cannot land any more.
 pub(crate) async fn begin_anew(
     inner: &Inner,
     name: &str,
