@@ -1,10 +1,11 @@
 //! The answer to each request: what the file system says to it.
 
-use super::clients::Enrolled;
+mod locks;
+
+use super::clients::{Enrolled, HasGone};
 use super::limits;
 use super::locking::{Cancel, Turn};
 use super::replies::{self, Body, Listing};
-use super::session::HasGone;
 use super::wire::{InHeader, O_EXCL, O_TRUNC, Op, SetAttrIn, SizeOut, valid};
 use crate::target::{Failed, Target};
 use bytes::Bytes;

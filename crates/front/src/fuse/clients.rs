@@ -1,17 +1,16 @@
 //! The mounts that this daemon serves, and the inodes that they have open and locked.
 //!
 //! A mount has one session: the next one begins when the last has ended with all requests that it
-//! has begun. Else a request that is sent again could be carried out beside itself. The opens of a
-//! mount outlive its session for a while, so that one that comes back finds its files, and so do its
-//! locks.
+//! has begun. Else a request that is sent again could be carried out beside itself. The opens and
+//! locks of a mount outlive its session for a while, so that one that comes back finds its files.
 
 use super::limits;
-use super::locking;
+use crate::held::{Held, Holder, Keeping, Refused};
 use crate::target::Target;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
 use rekindle_env::{Env, Moment};
-use rekindle_file::Ino;
+use rekindle_file::{Caller, Ino};
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,6 +18,9 @@ use tokio::sync::{Notify, oneshot};
 
 /// A mount: its volume, and the number that it has drawn.
 pub type Key = (VolumeId, u64);
+
+/// Says of a client of NFS that it has gone, where its volume is in service since a moment.
+pub type HasGone = dyn Fn(&Holder, Moment) -> bool + Send + Sync;
 
 /// The mounts of a daemon. Clones share them.
 pub struct Clients<T> {
@@ -68,7 +70,7 @@ impl<T: Target> Opens<T> {
     /// Gives all locks back, and closes all of them.
     pub async fn end(mut self) {
         for ino in std::mem::take(&mut self.locked) {
-            locking::leave(&self.target, self.key, ino).await;
+            leave(&self.target, self.key, ino).await;
         }
         self.close().await;
     }
@@ -236,5 +238,18 @@ impl<T: Target> Drop for Enrolled<T> {
             });
         }
         inner.left.notify_waiters();
+    }
+}
+
+/// Gives back all locks that a mount has of a file.
+async fn leave<T: Target>(target: &T, (volume, mount): Key, ino: Ino) {
+    let act = |held: &mut Held| {
+        held.leave(mount);
+        Ok::<(), Refused>(())
+    };
+    let keeping = Keeping::new(volume, &act);
+    let caller = Caller { keeper: Some(&keeping), ..Caller::default() };
+    if let Err(error) = target.keep(caller, ino).await {
+        tracing::debug!(ino, %error, "locks of a mount that is gone stay for now");
     }
 }

@@ -18,6 +18,6 @@ mod replies;
 mod session;
 pub mod wire;
 
-pub use clients::Clients;
+pub use clients::{Clients, HasGone};
 pub use passage::{End, carry};
-pub use session::{HasGone, Mount, serve};
+pub use session::{Mount, serve};

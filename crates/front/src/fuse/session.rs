@@ -5,18 +5,17 @@
 //! further requests wait in the socket.
 
 use super::answer::Question;
-use super::clients::{Clients, Enrolled};
+use super::clients::{Clients, Enrolled, HasGone};
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
 use super::locking::{Cancel, Locking, Turn};
 use super::replies::{Body, Reply, reply};
 use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
-use crate::held::Holder;
 use crate::target::{Failed, Target};
 use bytes::Bytes;
 use rekindle_base::VolumeId;
-use rekindle_env::{Env, Moment};
+use rekindle_env::Env;
 use rekindle_file::Origin;
 use std::io::{self, IoSlice};
 use std::iter;
@@ -39,9 +38,6 @@ pub struct Mount<T: Target> {
     /// Says of a client of NFS that it has gone, since the volume is in service.
     pub has_gone: Arc<HasGone>,
 }
-
-/// Says of a client of NFS that it has gone, where its volume is in service since a moment.
-pub type HasGone = dyn Fn(&Holder, Moment) -> bool + Send + Sync;
 
 /// The reason why a session ended.
 #[derive(Debug)]

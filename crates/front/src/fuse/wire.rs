@@ -107,7 +107,8 @@ pub mod init {
 }
 
 /// Flags of an opened file. The kernel keeps its pages from one open to the next (it drops them
-/// when it sees another time of modification), and sends no FLUSH at a close, which only locks need.
+/// when it sees another time of modification), and sends no FLUSH at a close, which only locks
+/// need.
 pub mod open {
     const KEEP_CACHE: u32 = 1 << 1;
     pub const NOFLUSH: u32 = 1 << 5;

@@ -207,8 +207,8 @@ impl<E: Exports> Server<E> {
         Some(found.used.clone())
     }
 
-    /// Whether a client of version 4 has gone, in the eyes of a mount of a volume that is in service
-    /// since then.
+    /// Whether a client of version 4 has gone, in the eyes of a mount of a volume that is in
+    /// service since then.
     pub fn has_gone(&self, holder: &Holder, since: Moment) -> bool {
         let asks = Holder { client: 0, machine: 0 };
         self.clients.lock().has_gone(holder, &asks, since, self.env.now())

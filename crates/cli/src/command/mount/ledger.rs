@@ -300,8 +300,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the handle of a file that was opened, if the kernel is to tell of each close of it, for
-    /// the sake of its locks.
+    /// Returns the handle of a file that was opened, if the kernel is to tell of each close of it,
+    /// for the sake of its locks.
     pub fn handle(&mut self) -> Option<u64> {
         self.locks.are_shared().then(|| self.locks.next_handle())
     }

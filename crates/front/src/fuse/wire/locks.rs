@@ -112,8 +112,8 @@ pub fn marked(init: &[u8]) -> Option<Vec<u8>> {
     Some([header.as_bytes(), &body].concat())
 }
 
-/// Tells the kernel that it is to ask for the attributes of an inode anew. Its pages stay until these
-/// have changed.
+/// Tells the kernel that it is to ask for the attributes of an inode anew. Its pages stay until
+/// these have changed.
 #[must_use]
 pub fn attributes_are_old(ino: u64) -> Vec<u8> {
     let error = NOTIFY_INVAL_INODE;
