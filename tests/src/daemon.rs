@@ -218,6 +218,16 @@ impl Daemon {
         objects(&self.dir.join("store/packs/data"))?.pop().context("a pack")
     }
 
+    /// Removes a volume for good, once the daemon has noticed that its clients have gone.
+    pub fn remove_now(&self, name: &str) -> Result<()> {
+        let mut removed = Ok(Value::Null);
+        wait_until("the volume's clients to be gone", || {
+            removed = self.cli(&["volume", "rm", name, "--now"]);
+            !matches!(&removed, Err(error) if format!("{error:#}").contains("client(s)"))
+        })?;
+        removed.map(drop)
+    }
+
     /// Creates a volume.
     pub fn create(&self, name: &str, size: &str, more: &[&str]) -> Result<()> {
         let mut arguments = vec!["volume", "create", name, "--size", size];

@@ -281,7 +281,7 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     };
     wait_until("the health to name the volume", || is_told().unwrap_or(false))?;
     // A user gives it up, and the log need not keep it.
-    holder.cli(&["volume", "rm", "alone", "--now"])?;
+    holder.remove_now("alone")?;
     wait_until("the health to be done with it", || is_told().is_ok_and(|told| !told))?;
     // The volume goes on. Nothing keeps a copy now, so the store acknowledges.
     write_for(&mut promises, holder, "copied", Duration::from_secs(1))?;

@@ -30,7 +30,7 @@ fn what_two_images_have_in_common_is_stored_once() -> Result<()> {
 
     // The first image is removed: the space of its own chunks comes back while the second is
     // written on.
-    daemon.cli(&["volume", "rm", "one", "--now"])?;
+    daemon.remove_now("one")?;
     let plan = daemon.cli(&["sweep", "plan"])?;
     let planned = |what: &str| plan[what].as_u64().with_context(|| format!("{what} of {plan}"));
     let freed = planned("bytes_freed")? as f64 / (both - alone) as f64;

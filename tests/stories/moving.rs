@@ -126,9 +126,7 @@ fn a_client_of_the_owners_host_keeps_its_connection_when_its_volume_goes_and_com
         drop(client);
         check_at(&mut promises, &hosts.hosts[0], "disk")?;
         // The owner's host may hear later that the client has gone.
-        wait_until("the volume to be removed", || {
-            hosts.hosts[1].cli(&["volume", "rm", "disk", "--now"]).is_ok()
-        })?;
+        hosts.hosts[1].remove_now("disk")?;
     }
     hosts.end(&[])
 }

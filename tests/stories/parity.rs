@@ -117,7 +117,7 @@ fn parity_is_switched_on_and_off_for_new_packs_and_old_ones_go_on_being_read() -
         }
     }
     // The sweep copies the live chunks out of packs of either kind, and comes to rest.
-    daemon.cli(&["volume", "rm", "with", "--now"])?;
+    daemon.remove_now("with")?;
     for _ in 0..3 {
         daemon.cli(&["sweep", "run"])?;
     }

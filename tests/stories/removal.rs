@@ -16,7 +16,7 @@ fn removals_and_restarts_leave_the_log_empty_and_writable() -> Result<()> {
         daemon.create("disk", "64M", &[])?;
         fill(&daemon, round)?;
         daemon.drain("disk")?;
-        daemon.cli(&["volume", "rm", "disk", "--now"])?;
+        daemon.remove_now("disk")?;
         if round % 2 == 0 {
             let dir = daemon.dir.display().to_string();
             Shell::new(e2e::daemon::binary()).args(["stop", "--drain", "--dir", &dir]).run()?;

@@ -55,7 +55,7 @@ fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> R
         std::fs::metadata(root.join(".snapshots/monday")).is_err()
     })?;
     mounted.unmount()?;
-    daemon.cli(&["volume", "rm", "home", "--now"])?;
+    daemon.remove_now("home")?;
     daemon.cli(&["volume", "drain", "other"])?;
     daemon.cli(&["sweep", "run"])?;
     std::fs::write(

@@ -62,7 +62,7 @@ fn sweeps_of_two_nodes_leave_each_other_what_they_have() -> Result<()> {
         client.write((HALF + block) * 4096, &content(5, block))?;
     }
     drop(client);
-    one.cli(&["volume", "rm", "gone1", "--now"])?;
+    one.remove_now("gone1")?;
     std::thread::scope(|scope| -> Result<()> {
         let draining = scope.spawn(|| two.drain("kept2"));
         let deleted = swept(&one, "packs_deleted")?;
@@ -73,7 +73,7 @@ fn sweeps_of_two_nodes_leave_each_other_what_they_have() -> Result<()> {
     two.stop()?;
     two.set_options(shared.options(None, &[]));
     two.up()?;
-    two.cli(&["volume", "rm", "gone2", "--now"])?;
+    two.remove_now("gone2")?;
     ensure!(swept(&two, "packs_deleted")? > 0);
     // After a restart the caches of the processes do not help.
     one.stop()?;
@@ -105,7 +105,7 @@ fn a_sweep_waits_for_a_node_that_died_until_somebody_says_that_it_is_gone() -> R
     fill(&two, "kept2", 3, 0..HALF)?;
     two.kill_all()?;
     one.up()?;
-    one.cli(&["volume", "rm", "gone1", "--now"])?;
+    one.remove_now("gone1")?;
     let begun = one.cli(&["sweep", "run", "--detach"])?;
     let sweep = |daemon: &Daemon| daemon.cli(&["sweep", "status"]).unwrap_or_default();
     wait_until("the sweep to say for whom it waits", || {
