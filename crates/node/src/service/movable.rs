@@ -10,6 +10,7 @@ use super::Service;
 use super::forward::Forward;
 use super::words::unavailable;
 use rekindle_block::{Device, Gathered};
+use rekindle_env::BoxFuture;
 use rekindle_front::nbd::forward::{Facts, Remote};
 use rekindle_front::nbd::{ExportError, Target};
 use rekindle_staging::{Error as StagingError, Extent, Quantum, Ticket, Written};
@@ -101,17 +102,45 @@ impl Movable {
         let place = self.place();
         let Place::Here(owner) = place else { return submit(place) };
         if owner.device.is_leaving() {
-            let (this, kept) = (self.clone(), keep());
-            return Ok(Written::Pending(Box::pin(async move { this.submit_kept(kept).await })));
+            return Ok(self.later(keep(), None));
         }
-        Ok(match submit(place)? {
+        match submit(place) {
+            // The hand-over began, or even ended, since this task has looked: on a busy machine it
+            // may not run for a while.
+            Err(error) if is_moved(&error) => Ok(self.later(keep(), None)),
+            Ok(Written::Pending(taken)) if owner.device.is_leaving() => {
+                Ok(self.later(keep(), Some(taken)))
+            }
             // A ticket that is returned is of the first device.
-            Written::NeedsSync(ticket) if !std::ptr::eq(owner, self) => {
+            Ok(Written::NeedsSync(ticket)) if !std::ptr::eq(owner, self) => {
                 let device = owner.device.clone();
-                Written::Pending(Box::pin(async move { device.sync(ticket).await.map_err(staged) }))
+                let synced = async move { device.sync(ticket).await.map_err(staged) };
+                Ok(Written::Pending(Box::pin(synced)))
             }
             written => written,
-        })
+        }
+    }
+
+    /// Submits a change that was kept once an owner takes it, unless the one that has `taken` it
+    /// answers it.
+    fn later<K>(
+        &self,
+        kept: K,
+        taken: Option<BoxFuture<'static, Result<(), StagingError>>>,
+    ) -> Written
+    where
+        K: Fn(Place<'_>) -> Result<Written, Error> + Send + Sync + 'static,
+    {
+        let this = self.clone();
+        Written::Pending(Box::pin(async move {
+            match taken {
+                None => this.submit_kept(kept).await,
+                Some(taken) => match taken.await {
+                    Err(StagingError::Moved(_)) => this.submit_kept(kept).await,
+                    done => done,
+                },
+            }
+        }))
     }
 
     async fn submit_kept(
