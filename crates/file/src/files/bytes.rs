@@ -89,7 +89,7 @@ impl Files {
         let Whereabouts { size, root, parts } =
             self.look_into(ino, |view, ino| whereabouts(view, ino, range.clone())).await?;
         let length = range.end.min(size).saturating_sub(offset);
-        if parts.is_empty() && !root.is_none() {
+        if parts.is_empty() && root.is_some() {
             let read = self.home.reader(ino).pieces(&root, offset, length).await;
             let pieces = read.inspect_err(|error| self.staged().notice(error))?;
             drop(hold);
