@@ -94,7 +94,7 @@ impl Extents {
     fn whole_runs_now(&self, root: &Root, pages: &Range<u64>) -> (Vec<(Run, Pointer)>, u64) {
         let keys = self.layout.keys(pages);
         let mut entries = Vec::new();
-        if let (Layout::ByContent { .. }, Some(before)) = (self.layout, keys.start.checked_sub(1)) {
+        if let Some(before) = self.key_before(&keys) {
             match tree::floor_now(&self.content, root, before) {
                 Lookup::Present(key, pointer) => entries.push((key, pointer)),
                 Lookup::Absent => {}
@@ -103,8 +103,22 @@ impl Extents {
         }
         let known = tree::range_now(&self.content, root, &keys, &mut entries);
         let known = if known < keys.end { self.layout.run(known).page } else { pages.end };
+        (self.runs_of(entries, pages), known)
+    }
+
+    /// Returns the last key that a run may have which begins before these keys and reaches in among
+    /// them.
+    fn key_before(&self, keys: &Range<u64>) -> Option<u64> {
+        match self.layout {
+            Layout::ByContent { .. } => keys.start.checked_sub(1),
+            Layout::Fixed { .. } => None,
+        }
+    }
+
+    /// Returns the runs among some entries that show any of these pages.
+    fn runs_of(&self, entries: Vec<(u64, Pointer)>, pages: &Range<u64>) -> Vec<(Run, Pointer)> {
         let runs = entries.into_iter().map(|(key, pointer)| (self.layout.run(key), pointer));
-        (runs.filter(|(run, _)| run.within(pages).is_some()).collect(), known)
+        runs.filter(|(run, _)| run.within(pages).is_some()).collect()
     }
 
     /// Returns the runs that show pages of a range, ascending. The first and the last one may reach
@@ -116,12 +130,11 @@ impl Extents {
     ) -> Result<Vec<(Run, Pointer)>, rekindle_content::Error> {
         let keys = self.layout.keys(pages);
         let mut entries = Vec::new();
-        if let (Layout::ByContent { .. }, Some(before)) = (self.layout, keys.start.checked_sub(1)) {
+        if let Some(before) = self.key_before(&keys) {
             entries.extend(tree::floor(&self.content, root, before).await?);
         }
         entries.extend(tree::range(&self.content, root, keys).await?);
-        let runs = entries.into_iter().map(|(key, pointer)| (self.layout.run(key), pointer));
-        Ok(runs.filter(|(run, _)| run.within(pages).is_some()).collect())
+        Ok(self.runs_of(entries, pages))
     }
 
     /// Returns the first page of the first run that begins at a page or behind it. A large range of
@@ -310,9 +323,9 @@ impl Extents {
         position: u64,
         length: u64,
     ) -> Result<Vec<Bytes>, StagingError> {
-        let mut pieces = Pieces { list: Vec::new(), left: length };
+        let mut pieces = Pieces::new(length);
         if !self.hit(root, position, &mut pieces)? {
-            pieces = Pieces { list: Vec::new(), left: length };
+            pieces = Pieces::new(length);
             self.miss(root, position, &mut pieces, true).await?;
         }
         Ok(pieces.list)

@@ -43,7 +43,7 @@ pub const AHEAD_BYTES_MAX: u64 = 32 * MIB;
 pub const AHEAD_CACHE_SHARE: u64 = 8;
 /// Most bytes that one read has fetched ahead: a larger window is filled step by step.
 pub const AHEAD_STEP_BYTES: u64 = 4 * MIB;
-/// Runs that the map of a reader has, at most: those of the longest read-ahead, and 70 KiB of RAM.
+/// Runs that the map of a reader has, at most: those of the longest read-ahead, and 90 KiB of RAM.
 pub const MAPPED_RUNS_MAX: usize = 1024;
 /// Distance from the expected position up to which a read still belongs to its stream.
 pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::ops::Range;
 
-/// A page of zeros that every hole shows.
+/// Zeros, which every hole shows.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// The bytes that a reader wants, in order.
@@ -48,7 +48,13 @@ impl Out for Copied<'_> {
 /// Pieces of chunks in the cache.
 pub(crate) struct Pieces {
     pub(crate) list: Vec<Bytes>,
-    pub(crate) left: u64,
+    left: u64,
+}
+
+impl Pieces {
+    pub(crate) fn new(wanted: u64) -> Self {
+        Self { list: Vec::new(), left: wanted }
+    }
 }
 
 impl Out for Pieces {
@@ -88,7 +94,7 @@ mod tests {
             out(None);
             (out(Some(2..6)), out(Some(4..10)), out(Some(0..1)))
         };
-        let mut pieces = Pieces { list: Vec::new(), left: wanted as u64 };
+        let mut pieces = Pieces::new(wanted as u64);
         let given = give(&mut |part| match part {
             Some(part) => pieces.bytes(&chunk, part),
             None => {

@@ -58,9 +58,10 @@ fn collect_now(
         if above.is_some_and(|above| node.level() >= above) {
             return None;
         }
-        let from =
-            if node.level() > 0 { node.covering(keys.start) } else { node.lower_bound(keys.start) };
-        let all = if node.level() > 0 { &mut below } else { &mut *found };
+        let (from, all) = match node.level() {
+            0 => (node.lower_bound(keys.start), &mut *found),
+            _ => (node.covering(keys.start), &mut below),
+        };
         all.extend((from..node.lower_bound(keys.end)).map(|at| (node.key(at), node.child(at))));
         Some(node.level())
     };

@@ -7,10 +7,6 @@ use std::collections::HashSet;
 
 const MIB: usize = 1 << 20;
 
-async fn drain(files: &Files) {
-    files.handle().staged().drain().await.unwrap();
-}
-
 /// Writes data in pieces of any lengths, in any order.
 async fn write_scattered(files: &Files, file: Ino, data: &[u8], dice: &mut Random) {
     let (mut pieces, mut at) = (Vec::new(), 0);

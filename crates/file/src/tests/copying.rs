@@ -23,7 +23,7 @@ fn a_copy_of_what_the_root_has_reads_and_writes_no_bytes() {
             files.write(CALLER, file, n << 20, &dice.bytes(1 << 20)).await.unwrap();
         }
         files.write(CALLER, file, 20 << 20, b"the end").await.unwrap();
-        files.handle().staged().drain().await.unwrap();
+        drain(files).await;
         let one = make(files, ROOT, "one", FileType::Regular).await;
         let count = || {
             let stats = bed.content.stats();
@@ -53,7 +53,7 @@ fn a_copy_of_what_the_root_has_reads_and_writes_no_bytes() {
         assert!(wanted(one).await == changed && wanted(three).await == changed);
         // The first file may go: nothing but the names of its chunks was copied.
         files.unlink(CALLER, ROOT, b"file").await.unwrap();
-        files.handle().staged().drain().await.unwrap();
+        drain(files).await;
         let written = count() - before;
         assert!(written < 200, "{written} chunks for three copies of 20 MiB");
         assert!(wanted(two).await == original && wanted(one).await == changed);
@@ -77,7 +77,7 @@ fn no_file_has_bytes_at_offsets_beyond_all() {
                 let punch = files.allocate(CALLER, file, Allocate::Punch, offset, 100).await;
                 assert_eq!(errno(punch), fbig);
             }
-            files.handle().staged().drain().await.unwrap();
+            drain(files).await;
         }
     });
 }
@@ -87,7 +87,7 @@ fn what_was_cut_off_a_copy_does_not_come_back() {
     with_files(async |_, files| {
         let file = make(files, ROOT, "file", FileType::Regular).await;
         files.write(CALLER, file, 0, &[1; 16384]).await.unwrap();
-        files.handle().staged().drain().await.unwrap();
+        drain(files).await;
         let copy = make(files, ROOT, "copy", FileType::Regular).await;
         copy_all(files, file, copy).await;
         for size in [5000, 16384] {
@@ -99,7 +99,7 @@ fn what_was_cut_off_a_copy_does_not_come_back() {
             assert_eq!(bytes.len(), 16384, "{drained}");
             assert!(bytes[..5000].iter().all(|byte| *byte == 1), "{drained}");
             assert!(bytes[5000..].iter().all(|byte| *byte == 0), "{drained}");
-            files.handle().staged().drain().await.unwrap();
+            drain(files).await;
         }
     });
 }
@@ -114,7 +114,7 @@ fn a_copy_of_a_copy_does_not_need_the_first_file() {
         let files = &bed.files(Ack::Flash).await;
         let file = make(files, ROOT, "file", FileType::Regular).await;
         files.write(CALLER, file, 0, &[7; 8192]).await.unwrap();
-        files.handle().staged().drain().await.unwrap();
+        drain(files).await;
         let one = make(files, ROOT, "one", FileType::Regular).await;
         let two = make(files, ROOT, "two", FileType::Regular).await;
         copy_all(files, file, one).await;
@@ -131,7 +131,7 @@ fn a_copy_of_a_copy_does_not_need_the_first_file() {
             for copy in [one, two] {
                 assert_eq!(files.read(copy, 0, 9000).await.unwrap(), &[7; 8192][..]);
             }
-            files.handle().staged().drain().await.unwrap();
+            drain(files).await;
         }
     });
 }
@@ -142,7 +142,7 @@ fn holes_of_a_copy_are_those_of_the_first_file() {
         let file = make(files, ROOT, "file", FileType::Regular).await;
         files.write(CALLER, file, 0, &[1; 4096]).await.unwrap();
         files.write(CALLER, file, 1 << 20, &[1; 4096]).await.unwrap();
-        files.handle().staged().drain().await.unwrap();
+        drain(files).await;
         let copy = make(files, ROOT, "copy", FileType::Regular).await;
         files.write(CALLER, copy, 0, &[1; 8192]).await.unwrap();
         for drained in [false, true] {
@@ -151,7 +151,7 @@ fn holes_of_a_copy_are_those_of_the_first_file() {
             assert_eq!(seek(0, Seek::Hole).await, 4096, "{drained}");
             assert_eq!(seek(5000, Seek::Data).await, 1 << 20, "{drained}");
             assert_eq!(seek((1 << 20) + 9, Seek::Hole).await, (1 << 20) + 4096, "{drained}");
-            files.handle().staged().drain().await.unwrap();
+            drain(files).await;
         }
     });
 }
@@ -175,11 +175,11 @@ fn what_cannot_be_copied_is_refused_and_a_copy_ends_with_the_file() {
             assert_eq!(copy((file, 10_000), (to, 0), 1).await.unwrap(), 0);
             assert_eq!(copy((file, u64::MAX - 5), (to, 0), u64::MAX).await.unwrap(), 0);
             assert_eq!(copy((file, 0), (to, 0), 0).await.unwrap(), 0);
-            files.handle().staged().drain().await.unwrap();
+            drain(files).await;
         }
         // What is in a snapshot is read, since the snapshot may go.
         bed.volumes.take_snapshot("fs", "s").await.unwrap();
-        files.handle().staged().drain().await.unwrap();
+        drain(files).await;
         let dir = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
         let root = files.lookup(dir, b"s").await.unwrap().ino;
         let old = files.lookup(root, b"file").await.unwrap().ino;

@@ -232,6 +232,11 @@ fn with_files(test: impl AsyncFn(&Bed, &Files)) {
 const CALLER: Caller<'static> =
     Caller { uid: 0, gid: 0, origin: None, call: None, witness: None, keeper: None };
 
+/// Has a commit take all that was acknowledged.
+async fn drain(files: &Files) {
+    files.handle().staged().drain().await.unwrap();
+}
+
 async fn make(files: &Files, dir: Ino, name: &str, kind: FileType) -> Ino {
     let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None };
     files.create(CALLER, dir, name.as_bytes(), &node).await.unwrap().ino

@@ -32,10 +32,6 @@ pub(super) fn doubt(model: &mut Model, other: &Model) {
     }
 }
 
-async fn drain(files: &Files) {
-    files.handle().staged().drain().await.unwrap();
-}
-
 async fn takes(files: &Files, ino: Ino) -> u64 {
     files.attr(ino).await.unwrap().allocated / PAGE
 }

@@ -25,11 +25,9 @@ pub struct Reply {
     pub data: Vec<Bytes>,
 }
 
-impl Reply {
-    /// Returns the number of bytes of data.
-    pub fn data_bytes(&self) -> usize {
-        self.data.iter().map(Bytes::len).sum()
-    }
+/// Returns the number of bytes of pieces.
+pub fn total(pieces: &[Bytes]) -> usize {
+    pieces.iter().map(Bytes::len).sum()
 }
 
 /// Makes the reply to a request: success with a body and data, or an error.
@@ -38,8 +36,7 @@ pub fn reply(unique: u64, body: Result<Body, Errno>) -> Reply {
         Ok(body) => (0, body),
         Err(errno) => (-errno.raw_os_error(), Body::default()),
     };
-    let length = OUT_HEADER_BYTES + body.bytes.len();
-    let length = length + body.data.iter().map(Bytes::len).sum::<usize>();
+    let length = OUT_HEADER_BYTES + body.bytes.len() + total(&body.data);
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     let mut head = Vec::with_capacity(OUT_HEADER_BYTES + body.bytes.len());
     head.extend_from_slice(OutHeader { length, error, unique }.as_bytes());

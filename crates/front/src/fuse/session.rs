@@ -9,7 +9,7 @@ use super::clients::{Clients, Enrolled, HasGone};
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
 use super::locking::{Cancel, Locking, Turn};
-use super::replies::{Body, Reply, reply};
+use super::replies::{Body, Reply, reply, total};
 use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
 use crate::target::{Failed, Target};
@@ -347,7 +347,7 @@ async fn send(
     while let Some(Unsent { reply, _held }) = unsent.recv().await {
         gathered.extend_from_slice(&reply.head);
         held.push(_held);
-        if reply.data_bytes() <= limits::COPIED_BYTES_MAX {
+        if total(&reply.data) <= limits::COPIED_BYTES_MAX {
             reply.data.iter().for_each(|piece| gathered.extend_from_slice(piece));
         } else {
             write_pieces(writer, &gathered, &reply.data).await?;

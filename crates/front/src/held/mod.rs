@@ -231,18 +231,27 @@ impl Held {
 
     /// Returns the lock of another owner that hinders one.
     fn conflict(&self, client: u64, owner: &[u8], span: &Span) -> Option<Conflict> {
-        let others =
-            self.locks.iter().filter(|other| (other.client, &other.owner[..]) != (client, owner));
-        others
-            .flat_map(|other| other.spans.iter().map(move |span| (other, span)))
+        let counts = |other: &Locks| (other.client, &other.owner[..]) != (client, owner);
+        self.conflict_with_clients(counts, span)
+            .or_else(|| self.conflict_with_mounts(|_| true, span))
+    }
+
+    /// Returns the lock of a client of NFS that hinders one, among those of some owners.
+    fn conflict_with_clients(
+        &self,
+        counts: impl Fn(&Locks) -> bool,
+        span: &Span,
+    ) -> Option<Conflict> {
+        let theirs = self.locks.iter().filter(|locks| counts(locks));
+        theirs
+            .flat_map(|locks| locks.spans.iter().map(move |span| (locks, span)))
             .find(|(_, theirs)| theirs.conflicts(span))
-            .map(|(other, theirs)| Conflict {
+            .map(|(locks, theirs)| Conflict {
                 span: *theirs,
-                client: other.client,
-                owner: other.owner.clone(),
+                client: locks.client,
+                owner: locks.owner.clone(),
                 process: None,
             })
-            .or_else(|| self.conflict_with_mounts(|_| true, span))
     }
 
     /// Counts the ranges that are locked.

@@ -57,16 +57,7 @@ impl Held {
     /// Returns the lock that hinders one of a mount.
     fn hindrance(&self, locker: &Locker, span: &Span) -> Option<Conflict> {
         let counts = |locks: &MountLocks| locks.is_whole == locker.is_whole && !locks.is_of(locker);
-        let of_clients = self.locks.iter();
-        of_clients
-            .flat_map(|locks| locks.spans.iter().map(move |span| (locks, span)))
-            .find(|(_, theirs)| theirs.conflicts(span))
-            .map(|(locks, theirs)| Conflict {
-                span: *theirs,
-                client: locks.client,
-                owner: locks.owner.clone(),
-                process: None,
-            })
+        self.conflict_with_clients(|_| true, span)
             .or_else(|| self.conflict_with_mounts(counts, span))
     }
 
