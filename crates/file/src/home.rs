@@ -43,8 +43,8 @@ pub struct Home {
     pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
     /// Whether a change waits for the next flush by age.
     pub(crate) is_flush_due: AtomicBool,
-    /// Told of each change of what a front keeps of an inode.
-    pub(crate) kept_changes: watch::Sender<()>,
+    /// Told of each change of what a front keeps of an inode, with the last ones.
+    pub(crate) kept_changes: watch::Sender<KeptLately>,
     /// When the volume came into service.
     pub(crate) began: OnceLock<Moment>,
     /// Whether the files that are in use without a name are being looked after.
@@ -58,6 +58,33 @@ pub struct Home {
     pub(crate) counted: Mutex<Option<Counted>>,
     /// Writes the extents of all files.
     extents: Extents,
+}
+
+/// The last changes of what a front keeps of the inodes of a volume.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct KeptLately {
+    /// The client of the last one ([`crate::Keeper::client`]), and its time.
+    last: Option<(u64, Moment)>,
+    /// The time of the last one of any other client.
+    others: Option<Moment>,
+}
+
+impl KeptLately {
+    /// Notes a change.
+    pub fn note(&mut self, client: u64, now: Moment) {
+        match self.last {
+            Some((before, at)) if before != client => self.others = Some(at),
+            _ => {}
+        }
+        self.last = Some((client, now));
+    }
+
+    /// Returns the time of the last change by any other client than this one.
+    #[must_use]
+    pub fn by_others(&self, client: u64) -> Option<Moment> {
+        let last = self.last.filter(|(by, _)| *by != client);
+        last.map_or(self.others, |(_, at)| Some(at))
+    }
 }
 
 /// What was counted for a root that is not committed yet.
@@ -88,7 +115,7 @@ impl Home {
             leaving: Mutex::default(),
             entered: Mutex::default(),
             is_flush_due: AtomicBool::new(false),
-            kept_changes: watch::Sender::new(()),
+            kept_changes: watch::Sender::new(KeptLately::default()),
             began: OnceLock::new(),
             is_tended: AtomicBool::new(false),
             readers: Mutex::default(),

@@ -35,7 +35,7 @@ pub const FORMATS: [(&str, u32); 2] =
 
 pub use caller::{Caller, Halt, Keeper, Sight, Witness};
 pub use files::{Files, joined};
-pub use home::Home;
+pub use home::{Home, KeptLately};
 pub use kind::{File, KIND};
 pub use names::Seal;
 pub use settings::RootSettings;

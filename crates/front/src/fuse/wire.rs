@@ -155,6 +155,11 @@ const SEEK_HOLE: u32 = 4;
 /// lost its last name. It is for the mount; the kernel's own numbers are small.
 pub const UNNAMED: i32 = 0x524b_0001;
 
+/// What a reply to no request has in the place of its error: the lock of the request whose number
+/// follows, and whose reply comes next, is of a client that has had no company in its volume for
+/// twice the time for which names are believed. It is for the mount.
+pub const ALONE: i32 = 0x524b_0003;
+
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

@@ -47,6 +47,8 @@ pub struct Ledger {
     keeps_in_step: bool,
     locks: Locks,
     names: Names,
+    /// The last request for a lock of which the daemon has said that the mount has no company.
+    alone: Option<u64>,
     /// The kernel's numbers of requests that the daemon has, and whose wait is to end.
     interrupts: VecDeque<u64>,
 }
@@ -104,6 +106,7 @@ impl Ledger {
             keeps_in_step: false,
             locks: Locks::default(),
             names: Names::default(),
+            alone: None,
             interrupts: VecDeque::new(),
         }
     }
@@ -253,9 +256,16 @@ impl Ledger {
     /// Takes a reply of the daemon, and changes for how long the kernel may believe it.
     pub fn answer(&mut self, reply: &mut [u8]) -> Answered {
         let Ok((head, body)) = OutHeader::read_from_prefix(reply) else { return Answered::Nothing };
-        if (head.unique, head.error) == (0, wire::UNNAMED) {
-            self.note_unnamed(body);
-            return Answered::Nothing;
+        match (head.unique, head.error) {
+            (0, wire::UNNAMED) => {
+                self.note_unnamed(body);
+                return Answered::Nothing;
+            }
+            (0, wire::ALONE) => {
+                self.alone = u64::read_from_prefix(body).ok().map(|(unique, _)| unique);
+                return Answered::Nothing;
+            }
+            _ => {}
         }
         let pending =
             self.numbers.remove(&head.unique).and_then(|number| self.pending.remove(&number));
@@ -299,7 +309,9 @@ impl Ledger {
                 Answered::Instead(bare_reply(unique, -Errno::NOLCK.raw_os_error()))
             }
             _ if head.error == 0 && Locks::takes(&header, &request) => {
-                Answered::Locked(header.ino, self.names.locked(header.ino, Instant::now()))
+                let until = self.names.locked(header.ino, Instant::now());
+                let is_alone = self.alone.take() == Some(header.unique);
+                Answered::Locked(header.ino, until.filter(|_| !is_alone))
             }
             _ if head.error == -Errno::STALE.raw_os_error() => {
                 match self.remembered(&header, &request) {
@@ -557,6 +569,30 @@ mod tests {
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         let answered = ledger.answer(&mut reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
+    }
+
+    #[test]
+    fn a_lock_of_a_mount_without_company_waits_for_no_names() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, wire::init::LOCKS);
+        let mut ask = |opcode, ino, asked: &[u8], told: Option<u64>, body: &[u8]| {
+            ledger.take(request_with(opcode, 4, ino, asked));
+            if let Some(unique) = told {
+                let head = OutHeader { length: 0, error: wire::ALONE, unique: 0 };
+                let mut notice = [head.as_bytes(), unique.as_bytes()].concat();
+                assert_eq!(ledger.answer(&mut notice), Answered::Nothing);
+            }
+            ledger.answer(&mut reply(4, 0, body))
+        };
+        let entry = |ino| wire::EntryOut { ino, ..wire::EntryOut::default() };
+        ask(opcode::CREATE, 1, &[0; 16], None, &[entry(5).as_bytes(), &[0; 16]].concat());
+        ask(opcode::LOOKUP, 1, b"b", None, entry(6).as_bytes());
+        let mut lock = |told| ask(opcode::SETLK, 5, &lock(1, 1), told, &[]);
+        assert_eq!(lock(Some(4)), Answered::Locked(5, None));
+        for told in [None, Some(6)] {
+            assert!(matches!(lock(told), Answered::Locked(5, Some(_))), "another request's word");
+        }
+        assert_eq!(lock(Some(4)), Answered::Locked(5, None));
     }
 
     #[test]
