@@ -457,3 +457,23 @@ fn changes_of<T>(
     let row = |value: &T| Row { bytes: encode(value), children: Vec::new() };
     newest.iter().map(|(position, (_, value))| (*position, value.as_ref().map(row))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_lately_knows_the_last_change_of_others() {
+        let at = |seconds| Moment::default() + std::time::Duration::from_secs(seconds);
+        let mut lately = KeptLately::default();
+        assert_eq!(lately.by_others(1), None);
+        lately.note(1, at(1));
+        lately.note(1, at(2));
+        assert_eq!((lately.by_others(1), lately.by_others(2)), (None, Some(at(2))));
+        lately.note(2, at(3));
+        lately.note(1, at(4));
+        lately.note(1, at(5));
+        let of = [1, 2, 3].map(|client| lately.by_others(client));
+        assert_eq!(of, [Some(at(3)), Some(at(5)), Some(at(5))]);
+    }
+}
