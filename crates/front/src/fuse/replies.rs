@@ -83,8 +83,8 @@ impl Body {
         Self { is_alone, ..Self::default() }
     }
 
-    /// Returns what the mount is told before the reply to a request: what it answers in the place of
-    /// the file system, once an inode is no more that a program still has open, or works in, and
+    /// Returns what the mount is told before the reply to a request: what it answers in the place
+    /// of the file system, once an inode is no more that a program still has open, or works in, and
     /// whether it is alone.
     pub fn notices(&self, unique: u64) -> Vec<Reply> {
         let notice = |error, body: &[u8]| {
