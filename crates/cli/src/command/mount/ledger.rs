@@ -21,6 +21,10 @@ const OWN: u64 = u64::MAX;
 /// Most inodes without a name that are remembered.
 const UNNAMED_MAX: usize = 100_000;
 
+/// The opcode of an `ioctl`. No file of ours is a device or has any, but many programs ask each file
+/// that they open whether it is a terminal.
+const IOCTL: u32 = 39;
+
 /// Bytes of a RELEASE behind its header.
 const RELEASE_BYTES: usize = 24;
 
@@ -163,9 +167,12 @@ impl Ledger {
     }
 
     /// Answers a request of the kernel without the daemon, where that is known to have nothing to
-    /// do: a file is closed of which its program has no locks.
+    /// do: a file is closed of which its program has no locks, or is asked what it cannot do.
     pub fn answer_at_once(&self, request: &[u8]) -> Option<Vec<u8>> {
         let header = wire::header(request)?;
+        if header.opcode == IOCTL {
+            return Some(bare_reply(header.unique, -Errno::NOTTY.raw_os_error()));
+        }
         (!self.locks.needs(&header, request)).then(|| bare_reply(header.unique, 0))
     }
 
@@ -532,6 +539,8 @@ mod tests {
     fn the_daemon_hears_of_a_close_where_the_program_may_have_locks() {
         let mut ledger = Ledger::new(7);
         agree(&mut ledger, 0);
+        let is_terminal = ledger.answer_at_once(&request(IOCTL, 80, 5));
+        assert_eq!(is_terminal, Some(bare_reply(80, -Errno::NOTTY.raw_os_error())));
         assert_eq!(flush(&ledger, 1), None, "an old daemon does as it likes");
         assert_eq!(ledger.handle(), None);
         agree(&mut ledger, wire::init::LOCKS);
