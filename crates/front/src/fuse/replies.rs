@@ -91,8 +91,8 @@ impl Body {
     }
 
     /// Returns what the mount is told before the reply to a request: what it answers in the place
-    /// of the file system, once an inode is no more that a program still has open, or works in, what
-    /// it answers of folders, and whether it is alone.
+    /// of the file system, once an inode is no more that a program still has open, or works in;
+    /// what it answers of folders; and whether it is alone.
     pub fn notices(&self, unique: u64) -> Vec<Reply> {
         let notice = |error, body: &[u8]| {
             let length = (OUT_HEADER_BYTES + body.len()) as u32;

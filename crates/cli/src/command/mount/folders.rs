@@ -1,6 +1,6 @@
 //! Attributes of folders as a change has left them. After each change of a name the kernel asks for
-//! those of its folder, before the next one: a round trip for each file that is made or removed. The
-//! daemon tells them with the reply to the change, and the mount answers.
+//! those of its folder, before the next one: a round trip for each file that is made or removed.
+//! The daemon tells them with the reply to the change, and the mount answers.
 
 use rekindle_front::fuse::limits::BELIEVED;
 use rekindle_front::fuse::wire::{

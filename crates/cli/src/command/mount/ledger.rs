@@ -22,8 +22,8 @@ const OWN: u64 = u64::MAX;
 /// Most inodes without a name that are remembered.
 const UNNAMED_MAX: usize = 100_000;
 
-/// The opcode of an `ioctl`. No file of ours is a device or has any, but many programs ask each file
-/// that they open whether it is a terminal.
+/// The opcode of an `ioctl`. No file of ours is a device or has any, but many programs ask each
+/// file that they open whether it is a terminal.
 const IOCTL: u32 = 39;
 
 /// Bytes of a RELEASE behind its header.
