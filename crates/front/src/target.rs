@@ -4,7 +4,7 @@ use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_env::Moment;
 use rekindle_file::{
-    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Seek,
+    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Rights, Seek,
     SetAttr, SetXattr, Space, joined,
 };
 use rekindle_staging::Error as StagingError;
@@ -62,6 +62,7 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn was_done(&self, origin: Origin) -> impl Future<Output = bool> + Send;
     fn lookup(&self, dir: Ino, name: &[u8]) -> impl Future<Output = Done<Attr>> + Send;
     fn attr(&self, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
+    fn rights(&self, ino: Ino) -> impl Future<Output = Done<Rights>> + Send;
     fn set_attr(
         &self,
         caller: Caller<'_>,
@@ -182,6 +183,9 @@ impl Target for Files {
     }
     async fn attr(&self, ino: Ino) -> Done<Attr> {
         self.attr(ino).await
+    }
+    async fn rights(&self, ino: Ino) -> Done<Rights> {
+        self.rights(ino).await
     }
     async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         self.set_attr(caller, ino, set).await

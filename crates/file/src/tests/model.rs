@@ -474,7 +474,8 @@ pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
     match op {
         Op::Create((dir, name), kind) => {
             let target: &[u8] = if *kind == FileType::Symlink { b"target" } else { b"" };
-            let node = NewNode { kind: *kind, mode: 0o755, device: 0, target, stamps: None };
+            let node =
+                NewNode { kind: *kind, mode: 0o755, device: 0, target, stamps: None, umask: 0 };
             let attr: Attr = files.create(caller, *dir, name, &node).await?;
             return Ok(Some(attr.ino));
         }

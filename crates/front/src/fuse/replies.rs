@@ -2,7 +2,7 @@
 
 use super::limits;
 use super::wire::{AttrOut, EntryOut, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED};
-use super::wire::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
+use super::wire::{InitIn, InitOut, Knows, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
 use super::wire::{ValidAttrOut, open};
 use bytes::Bytes;
 use rekindle_file::{Attr, Errno, FileType, NAME_BYTES_MAX, Space};
@@ -134,8 +134,8 @@ impl Body {
     }
 }
 
-/// Agrees on a version, bounds and flags. `knows_locks`: the mount does.
-pub fn init(asked: &InitIn, knows_locks: bool) -> Result<Body, Errno> {
+/// Agrees on a version, bounds and flags.
+pub fn init(asked: &InitIn, knows: Knows) -> Result<Body, Errno> {
     if asked.major > MAJOR {
         // The kernel asks again, in our version.
         return Ok(Body::of(&InitOut { major: MAJOR, minor: MINOR_MAX, ..InitOut::default() }));
@@ -144,11 +144,13 @@ pub fn init(asked: &InitIn, knows_locks: bool) -> Result<Body, Errno> {
         return Err(Errno::PROTO);
     }
     let pages = limits::DATA_BYTES_MAX / SPACE_BLOCK_BYTES;
+    let locks = if knows.locks { init::LOCKS } else { 0 };
+    let acls = if knows.acls { init::ACLS } else { 0 };
     Ok(Body::of(&InitOut {
         major: MAJOR,
         minor: asked.minor.min(MINOR_MAX),
         max_readahead: asked.max_readahead.min(limits::DATA_BYTES_MAX),
-        flags: asked.flags & (init::WANTED | if knows_locks { init::LOCKS } else { 0 }),
+        flags: asked.flags & (init::WANTED | locks | acls),
         max_background: limits::BACKGROUND_MAX,
         congestion_threshold: limits::BACKGROUND_MANY,
         max_write: limits::DATA_BYTES_MAX,

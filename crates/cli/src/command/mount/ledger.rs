@@ -111,7 +111,7 @@ impl Ledger {
             // The handle, two unused words, the owner.
             self.ask(opcode::FLUSH, header.ino, [0, 0, owner].as_bytes());
         }
-        let request = self.locks.asked(&header, request);
+        let request = wire::for_any_daemon(self.locks.asked(&header, request));
         let Some(header) = wire::header(&request) else { return false };
         if !wire::has_reply(header.opcode) {
             for ino in wire::forgotten(&request) {
@@ -288,6 +288,9 @@ impl Ledger {
             unique if Locks::lacks(&header, head.error) => {
                 // An older daemon has the volume now.
                 Answered::Instead(bare_reply(unique, -Errno::NOLCK.raw_os_error()))
+            }
+            unique if wire::lacks_acls(&header, &request, head.error) => {
+                Answered::Instead(bare_reply(unique, -Errno::NODATA.raw_os_error()))
             }
             _ if head.error == 0 && Locks::takes(&header, &request) => Answered::Locked(header.ino),
             _ if head.error == -Errno::STALE.raw_os_error() => {
