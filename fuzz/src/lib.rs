@@ -55,6 +55,12 @@ pub fn fuse_request(data: &[u8]) {
     if let Some((&opcode, body)) = data.split_first() {
         let _ = wire::op(u32::from(opcode), body);
     }
+    // As a mount sends it on, of which a daemon understands as much.
+    let _ = wire::for_any_daemon(data.to_vec().into());
+    // An access control list.
+    if let Ok(acl) = rekindle_file::Acl::parse(data) {
+        assert_eq!(rekindle_file::Acl::parse(&acl.format()), Ok(acl));
+    }
 }
 
 /// A call of an NFS client, answered by a server without volumes: each procedure reads its

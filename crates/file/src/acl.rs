@@ -16,6 +16,8 @@ pub const ACL_ENTRIES_MAX: usize = 511;
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
+/// The bits of a mode that a mask shows in.
+const GROUP_CLASS: u16 = 0o070;
 /// What an entry names that names nothing.
 const UNNAMED: u32 = u32::MAX;
 
@@ -236,13 +238,15 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Whether a caller has all that is wanted. One class decides.
+    /// Whether a caller has all that is wanted. One class decides. As in Linux, a list counts for
+    /// nothing where the mode gives the group's class nothing: else who is named would have less
+    /// over NFS than on a mount.
     #[must_use]
     pub fn give(&self, uid: u32, is_in: impl Fn(u32) -> bool, wanted: u16) -> bool {
         let of_mode;
         let acl = match &self.acl {
-            Some(acl) => acl,
-            None => {
+            Some(acl) if self.attr.mode & GROUP_CLASS != 0 => acl,
+            _ => {
                 of_mode = Acl::of_mode(self.attr.mode);
                 &of_mode
             }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_env::Moment;
 use rekindle_file::{
-    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename, Rights, Seek,
-    SetAttr, SetXattr, Space, joined,
+    Acl, AclOf, Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename,
+    Rights, Seek, SetAttr, SetXattr, Space, joined,
 };
 use rekindle_staging::Error as StagingError;
 use rekindle_volume::Error as VolumeError;
@@ -156,6 +156,12 @@ pub trait Target: Clone + Send + Sync + 'static {
         pair: (&[u8], &[u8]),
         how: SetXattr,
     ) -> impl Future<Output = Done<()>> + Send;
+    fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> impl Future<Output = Done<()>> + Send;
     fn remove_xattr(
         &self,
         caller: Caller<'_>,
@@ -264,6 +270,14 @@ impl Target for Files {
         how: SetXattr,
     ) -> Done<()> {
         self.set_xattr(caller, ino, name, value, how).await
+    }
+    async fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> Done<()> {
+        self.set_acls(caller, ino, lists).await
     }
     async fn remove_xattr(&self, caller: Caller<'_>, ino: Ino, name: &[u8]) -> Done<()> {
         self.remove_xattr(caller, ino, name).await

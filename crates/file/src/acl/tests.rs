@@ -163,6 +163,12 @@ fn the_first_entry_that_fits_decides() {
         plain(tag::OTHER, 7),
     ]);
     assert!(!open.unwrap().gives(&file, 13, |group| group == GROUP, 4));
+    let masked = acl.with_mode(0o604);
+    let of = attr(0o604);
+    assert!(!masked.gives(&of, 11, |_| false, 4));
+    let rights = Rights { attr: of, acl: Some(masked) };
+    assert!(rights.give(11, |_| false, 4), "as Linux has it");
+    assert!(!rights.give(13, |group| group == GROUP, 4));
     let rights = Rights::from(attr(0o640));
     assert!(rights.give(OWNER, |_| false, 6) && !rights.give(OWNER, |_| true, 1));
     assert!(rights.give(1, |group| group == GROUP, 4) && !rights.give(1, |_| false, 4));

@@ -2,7 +2,7 @@
 //! keeps and copies lists, too. A change of a list and of the mode that goes with it is one record.
 
 use super::draft::Draft;
-use super::frozen::{Whence, seen_from, whence};
+use super::frozen::{Whence, is_present, seen_from, whence};
 use super::{Done, Files};
 use crate::acl::{Acl, AclOf, Rights};
 use crate::caller::Caller;
@@ -42,6 +42,33 @@ impl Files {
         }
         let Rights { attr, acl } = self.look_into(ino, |view, inner| view.rights(inner)).await?;
         Ok(Rights { attr: seen_from(ino, attr), acl })
+    }
+
+    /// Sets lists of an inode, or removes them, as one change.
+    pub async fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> Done<()> {
+        is_present(ino)?;
+        let plan = |draft: &mut Draft<'_, '_>| {
+            draft.may_set_acl(&caller, ino)?;
+            let now = draft.now;
+            draft.inode(ino)?.changed = now;
+            for (of, acl) in lists {
+                let kept = match acl {
+                    Some(acl) => draft.take_acl(&caller, ino, *of, acl)?,
+                    None => None,
+                };
+                let (position, found) = draft.view.xattr(ino, of.name())?;
+                if kept.is_some() || found.is_some() {
+                    draft.xattr(ino, position, kept);
+                }
+            }
+            Ok(())
+        };
+        self.change(caller, plan).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Files by their door: random calls against a model, and what each promise says.
 
+mod acls;
 mod bed;
 mod chunks;
 mod copying;

@@ -34,6 +34,9 @@ pub const UNDER_WAY_BYTES_MAX: usize = 16 * MIB as usize;
 pub const CALL_COUNTS: usize = 64 * KIB as usize;
 /// Length up to which a call is read into the session's own share of memory, bytes.
 pub const SHORT_CALL_BYTES: usize = 4 * KIB as usize;
+/// Length up to which a call is known again when it comes again, bytes: two long access control
+/// lists fit.
+pub const KNOWN_CALL_BYTES: usize = 16 * KIB as usize;
 /// Bytes of replies that are gathered before they are sent.
 pub const GATHERED_BYTES: usize = 64 * KIB as usize;
 
@@ -60,4 +63,5 @@ pub const TELL_TIME_MAX: Duration = Duration::from_secs(5);
 pub const LINES_IDLE: Duration = Duration::from_secs(120);
 
 const _: () = assert!(RECORD_BYTES_MAX + 8 * (KIB as usize) < FORWARDED_BYTES_MAX);
+const _: () = assert!(super::answer::lists::LISTS_BYTES_MAX + 2048 < KNOWN_CALL_BYTES);
 const _: () = assert!(UNDER_WAY_BYTES_MAX / CALL_COUNTS < rekindle_file::limits::CALLS_MAX);

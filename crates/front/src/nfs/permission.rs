@@ -154,6 +154,11 @@ impl Credentials {
         }
     }
 
+    /// Whether the caller may set an access control list.
+    pub fn set_list(&self, attr: &Attr) -> Ruled {
+        if self.owns(attr) { Ok(()) } else { Err(Errno::PERM) }
+    }
+
     /// Returns the mode that a file has after the caller wrote to it.
     #[must_use]
     pub fn mode_after_write(&self, kind: FileType, mode: u16) -> u16 {

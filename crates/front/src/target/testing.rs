@@ -475,6 +475,38 @@ impl Target for Memory {
             (SetXattr::Replace, false) => return Err(Errno::NODATA.into()),
             _ => drop(xattrs.insert(name.to_vec(), value.to_vec())),
         }
+        if let (Some(AclOf::Access), Ok(acl)) = (AclOf::named(name), Acl::parse(value)) {
+            let attr = &mut state.node(ino)?.attr;
+            attr.mode = settled(&caller, attr.mode & 0o7000 | acl.mode(), attr);
+        }
+        state.note(caller);
+        Ok(())
+    }
+    async fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> Done<()> {
+        let mut state = self.state.lock();
+        state.judge(&caller)?;
+        for (of, acl) in lists {
+            let node = state.node(ino)?;
+            match (of, acl) {
+                (AclOf::Default, Some(_)) if node.attr.kind != FileType::Directory => {
+                    return Err(Errno::ACCESS.into());
+                }
+                (_, Some(acl)) => {
+                    node.xattrs.insert(of.name().to_vec(), acl.format());
+                }
+                (_, None) => drop(node.xattrs.remove(of.name())),
+            }
+            if let (AclOf::Access, Some(acl)) = (of, acl) {
+                let mode = node.attr.mode & 0o7000 | acl.mode();
+                node.attr.mode = settled(&caller, mode, &node.attr);
+            }
+        }
+        state.tell(&caller, ino);
         state.note(caller);
         Ok(())
     }

@@ -57,15 +57,20 @@ fn with_mask(request: &[u8], mode_at: usize, umask_at: usize) -> Option<Vec<u8>>
 fn short_xattr(mut header: InHeader, request: &[u8]) -> Option<Vec<u8>> {
     let body = request.get(IN_HEADER_BYTES..)?;
     let [size, flags, more, _] = [0, 4, 8, 12].map(|at| word_at(body, at));
+    let size = size?;
+    // A name, its NUL and a value: nothing less, and nothing more.
+    let is_pair = |rest: &[u8]| {
+        let name = rest.iter().position(|byte| *byte == 0);
+        name.is_some_and(|name| rest.len() == name + 1 + size as usize)
+    };
     let rest = body.get(16..)?;
-    let name = rest.iter().position(|byte| *byte == 0)?;
-    // Without them it is as long as its name begins earlier.
-    if rest.len() != name + 1 + size? as usize {
+    // The first added word would be a name of a byte at most.
+    if is_pair(&body[8..]) || !is_pair(rest) {
         return None;
     }
     let kills = if more? & 1 != 0 { XATTR_KILL_SET_GID } else { 0 };
     header.length -= 8;
-    Some([header.as_bytes(), [size?, flags? | kills].as_bytes(), rest].concat())
+    Some([header.as_bytes(), [size, flags? | kills].as_bytes(), rest].concat())
 }
 
 /// Whether a reply says that the daemon knows no lists: then no inode has one.
