@@ -8,7 +8,7 @@
 mod acls;
 mod locks;
 
-pub use acls::{KNOWS_ACLS, for_any_daemon, lacks_acls};
+pub use acls::{KNOWS_ACLS, Knows, for_any_daemon, lacks_acls};
 pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, attributes_are_old, marked, shares_locks};
 
 use super::limits;
@@ -412,13 +412,6 @@ struct CopyIn {
     to_offset: u64,
     length: u64,
     flags: u64,
-}
-
-/// What a mount knows of, of what came later than mounts did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Knows {
-    pub locks: bool,
-    pub acls: bool,
 }
 
 /// What a request asks for. The inode is in its header. Of something new: bits of its mode that are

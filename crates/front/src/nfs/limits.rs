@@ -63,5 +63,4 @@ pub const TELL_TIME_MAX: Duration = Duration::from_secs(5);
 pub const LINES_IDLE: Duration = Duration::from_secs(120);
 
 const _: () = assert!(RECORD_BYTES_MAX + 8 * (KIB as usize) < FORWARDED_BYTES_MAX);
-const _: () = assert!(super::answer::lists::LISTS_BYTES_MAX + 2048 < KNOWN_CALL_BYTES);
 const _: () = assert!(UNDER_WAY_BYTES_MAX / CALL_COUNTS < rekindle_file::limits::CALLS_MAX);

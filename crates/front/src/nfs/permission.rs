@@ -1,5 +1,5 @@
-//! What a caller may do, as POSIX says: rules over attributes and access control lists ([`Rights`]),
-//! and nothing else.
+//! What a caller may do, as POSIX says: rules over attributes and access control lists
+//! ([`Rights`]), and nothing else.
 //!
 //! The kernel of a client has its own look (ACCESS) before it opens a file, and NFS has no open
 //! files. So an owner reads and writes its file here whatever the mode says, as through a

@@ -15,6 +15,13 @@ use zerocopy::IntoBytes;
 /// requests as told here.
 pub const KNOWS_ACLS: u32 = 0x524b_0003;
 
+/// What a mount knows of, of what came later than mounts did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Knows {
+    pub locks: bool,
+    pub acls: bool,
+}
+
 /// In the place of a umask: it is the bits that went from the mode.
 const WENT: u32 = 1 << 31;
 const PERMISSIONS: u32 = 0o777;

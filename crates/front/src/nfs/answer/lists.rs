@@ -4,12 +4,12 @@
 //! owner or the group of the file there. The tags of default lists have one bit more.
 
 use super::{Answered, Mode, Question, passes};
-use crate::nfs::handle;
 use crate::nfs::permission::{Credentials, SET_GROUP_ID};
 use crate::nfs::replies::Failed;
 use crate::nfs::server::Place;
 use crate::nfs::target::Exports;
 use crate::nfs::xdr::{Args, Garbage};
+use crate::nfs::{handle, limits};
 use crate::target::Target;
 use nfs3_types::nfs3::{Nfs3Option, post_op_attr};
 use nfs3_types::xdr_codec::{self, Pack};
@@ -36,6 +36,8 @@ const ENTRY_BYTES: usize = 12;
 
 /// Most bytes of the lists in a reply.
 pub const LISTS_BYTES_MAX: usize = 2 * (8 + ENTRY_BYTES * ACL_ENTRIES_MAX);
+
+const _: () = assert!(LISTS_BYTES_MAX + 2048 < limits::KNOWN_CALL_BYTES);
 
 /// The results of a call: attributes, and words behind them.
 struct Told {
