@@ -73,6 +73,11 @@ pub trait Keeper: Sync {
     /// Returns what is to be kept of an inode, where `kept` is what is. It is asked again when
     /// something had to be fetched.
     fn keep(&self, ino: Ino, kept: Option<&[u8]>) -> Result<Option<Vec<u8>>, Halt>;
+
+    /// The client for which it is kept, by a number of the front's; 0: any of those without one.
+    fn client(&self) -> u64 {
+        0
+    }
 }
 
 /// Why a witness does not let a change pass, or not yet.

@@ -8,6 +8,7 @@
 
 mod acl;
 mod caller;
+mod commit;
 mod files;
 mod format;
 mod home;
@@ -37,7 +38,7 @@ pub const FORMATS: [(&str, u32); 2] =
 pub use acl::{ACL_ENTRIES_MAX, Acl, AclEntry, AclOf, Rights, tag};
 pub use caller::{Caller, Halt, Keeper, Sight, Witness};
 pub use files::{Files, joined};
-pub use home::Home;
+pub use home::{Home, KeptLately};
 pub use kind::{File, KIND};
 pub use names::Seal;
 pub use settings::RootSettings;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_env::Moment;
 use rekindle_file::{
-    Acl, AclOf, Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, NewNode, Origin, Rename,
-    Rights, Seek, SetAttr, SetXattr, Space, joined,
+    Acl, AclOf, Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, KeptLately, NewNode,
+    Origin, Rename, Rights, Seek, SetAttr, SetXattr, Space, joined,
 };
 use rekindle_staging::Error as StagingError;
 use rekindle_volume::Error as VolumeError;
@@ -176,7 +176,7 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn keep(&self, caller: Caller<'_>, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
     fn kept(&self, ino: Ino) -> impl Future<Output = Done<Option<Bytes>>> + Send;
     fn kept_without_name(&self, from: Ino) -> impl Future<Output = Done<Vec<Ino>>> + Send;
-    fn kept_changes(&self) -> watch::Receiver<()>;
+    fn kept_changes(&self) -> watch::Receiver<KeptLately>;
     fn since(&self) -> Moment;
 }
 
@@ -306,7 +306,7 @@ impl Target for Files {
     async fn kept_without_name(&self, from: Ino) -> Done<Vec<Ino>> {
         self.kept_without_name(from).await
     }
-    fn kept_changes(&self) -> watch::Receiver<()> {
+    fn kept_changes(&self) -> watch::Receiver<KeptLately> {
         self.kept_changes()
     }
     fn since(&self) -> Moment {

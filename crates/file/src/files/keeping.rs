@@ -4,6 +4,7 @@ use super::{Done, Files};
 use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::files::frozen::is_present;
+use crate::home::KeptLately;
 use crate::state::{ORPHANS, View};
 use crate::types::{Attr, Ino};
 use bytes::Bytes;
@@ -39,9 +40,10 @@ impl Files {
         self.look(look_at).await
     }
 
-    /// Returns what hears of each change of what is kept of any inode.
+    /// Returns what hears of each change of what is kept of any inode, and of the last ones in this
+    /// process.
     #[must_use]
-    pub fn kept_changes(&self) -> watch::Receiver<()> {
+    pub fn kept_changes(&self) -> watch::Receiver<KeptLately> {
         self.home.kept_changes.subscribe()
     }
 

@@ -227,7 +227,8 @@ impl Files {
         let (turn, (outcome, effects)) = self.in_turn(draft).await?;
         let rest = self.enter(turn, &effects).await?;
         if effects.iter().any(|effect| matches!(effect, Effect::Kept { .. })) {
-            self.home.kept_changes.send_replace(());
+            let client = caller.keeper.map_or(0, |keeper| keeper.client());
+            self.home.kept_changes.send_modify(|lately| lately.note(client, self.env.now()));
         }
         self.keep_pace(rest).await?;
         Ok(outcome)

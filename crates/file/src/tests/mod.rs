@@ -4,6 +4,7 @@ mod acls;
 mod bed;
 mod chunks;
 mod copying;
+mod in_rows;
 mod keeping;
 mod long;
 mod model;

@@ -1,7 +1,9 @@
 //! Replies: what the file system says, in the structures of the kernel.
 
 use super::limits;
-use super::wire::{AttrOut, EntryOut, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED};
+use super::wire::{
+    ALONE, AttrOut, EntryOut, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED,
+};
 use super::wire::{InitIn, InitOut, Knows, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
 use super::wire::{ValidAttrOut, open};
 use bytes::Bytes;
@@ -51,6 +53,8 @@ pub struct Body {
     data: Vec<Bytes>,
     /// Inodes that have lost their last name.
     unnamed: Vec<Attr>,
+    /// Whether a lock was given to a mount that has had no company.
+    is_alone: bool,
 }
 
 impl Body {
@@ -74,15 +78,23 @@ impl Body {
         Self { unnamed, ..Self::default() }
     }
 
-    /// Returns what the mount is told before the reply: what it answers in the place of the file
-    /// system, once an inode is no more that a program still has open, or works in.
-    pub fn notices(&self) -> Vec<Reply> {
-        let notice = |of: &Attr| {
-            let length = (OUT_HEADER_BYTES + size_of::<AttrOut>()) as u32;
-            let head = OutHeader { length, error: UNNAMED, unique: 0 };
-            Reply { head: [head.as_bytes(), attr(of).as_bytes()].concat(), data: Vec::new() }
+    /// Success of a request for a lock.
+    pub fn locked(is_alone: bool) -> Self {
+        Self { is_alone, ..Self::default() }
+    }
+
+    /// Returns what the mount is told before the reply to a request: what it answers in the place
+    /// of the file system, once an inode is no more that a program still has open, or works in, and
+    /// whether it is alone.
+    pub fn notices(&self, unique: u64) -> Vec<Reply> {
+        let notice = |error, body: &[u8]| {
+            let length = (OUT_HEADER_BYTES + body.len()) as u32;
+            let head = OutHeader { length, error, unique: 0 };
+            Reply { head: [head.as_bytes(), body].concat(), data: Vec::new() }
         };
-        self.unnamed.iter().map(notice).collect()
+        let unnamed = self.unnamed.iter().map(|of| notice(UNNAMED, attr(of).as_bytes()));
+        let alone = self.is_alone.then(|| notice(ALONE, unique.as_bytes()));
+        unnamed.chain(alone).collect()
     }
 
     /// A name that was found or made.

@@ -294,7 +294,7 @@ impl<T: Target> Session<T> {
                 Err(Failed::HangUp) => return shared.fenced.notify_one(),
             };
             if wire::has_reply(header.opcode) {
-                for notice in answer.iter().flat_map(Body::notices) {
+                for notice in answer.iter().flat_map(|body| body.notices(header.unique)) {
                     let _ = replies.send(Unsent { reply: notice, _held: Held::default() });
                 }
                 let reply = reply(header.unique, answer);

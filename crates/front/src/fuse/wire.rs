@@ -156,8 +156,6 @@ const RENAME_NOREPLACE: u32 = 1 << 0;
 const RENAME_EXCHANGE: u32 = 1 << 1;
 const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
-/// Of a mount: an access control list takes set-group-id.
-const XATTR_KILL_SET_GID: u32 = 1 << 31;
 const KEEP_SIZE: u32 = 1 << 0;
 const PUNCH_HOLE: u32 = 1 << 1;
 const ZERO_RANGE: u32 = 1 << 4;
@@ -167,6 +165,11 @@ const SEEK_HOLE: u32 = 4;
 /// What a reply to no request has in the place of its error: the inode whose attributes follow has
 /// lost its last name. It is for the mount; the kernel's own numbers are small.
 pub const UNNAMED: i32 = 0x524b_0001;
+
+/// What a reply to no request has in the place of its error: the lock of the request whose number
+/// follows, and whose reply comes next, is of a client that has had no company in its volume for
+/// twice the time for which names are believed. It is for the mount.
+pub const ALONE: i32 = 0x524b_0003;
 
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -760,8 +763,8 @@ impl<'a> Body<'a> {
             opcode::GETXATTR => Op::Xattr { name: self.xattr_name()?, size },
             _ => {
                 let name = self.xattr_name()?;
-                let kills_set_gid = flags & XATTR_KILL_SET_GID != 0;
-                let how = match flags & !XATTR_KILL_SET_GID {
+                let kills_set_gid = flags & acls::KILLS_SET_GID != 0;
+                let how = match flags & !acls::KILLS_SET_GID {
                     0 => SetXattr::Any,
                     XATTR_CREATE => SetXattr::Create,
                     XATTR_REPLACE => SetXattr::Replace,

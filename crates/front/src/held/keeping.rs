@@ -20,13 +20,19 @@ pub enum Outcome<T, E> {
 /// Carries an act out in the turn of a change, and remembers its outcome.
 pub struct Keeping<'a, T, E> {
     volume: VolumeId,
+    client: u64,
     act: &'a Act<'a, T, E>,
     outcome: Mutex<Option<Outcome<T, E>>>,
 }
 
 impl<'a, T, E> Keeping<'a, T, E> {
     pub fn new(volume: VolumeId, act: &'a Act<'a, T, E>) -> Self {
-        Self { volume, act, outcome: Mutex::default() }
+        Self { volume, client: 0, act, outcome: Mutex::default() }
+    }
+
+    /// The same, for a mount.
+    pub fn of_mount(self, client: u64) -> Self {
+        Self { client, ..self }
     }
 
     /// Takes the outcome; `None`: the act was not carried out.
@@ -55,5 +61,9 @@ impl<T: Send, E: Send> Keeper for Keeping<'_, T, E> {
         };
         *self.outcome.lock() = Some(outcome);
         after
+    }
+
+    fn client(&self) -> u64 {
+        self.client
     }
 }

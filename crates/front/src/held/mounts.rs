@@ -128,6 +128,13 @@ impl Held {
         self.mounts.retain(|locks| locks.mount != mount);
     }
 
+    /// Whether a mount alone holds anything.
+    pub fn is_alone(&self, mount: u64) -> bool {
+        self.opens.is_empty()
+            && self.locks.is_empty()
+            && self.mounts.iter().all(|locks| locks.mount == mount)
+    }
+
     /// Whether a mount has locks.
     pub fn has_mount(&self, mount: u64) -> bool {
         self.mounts.iter().any(|locks| locks.mount == mount)

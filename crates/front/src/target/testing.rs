@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_env::Moment;
 use rekindle_file::{
-    Acl, AclOf, Allocate, Attr, Call, Caller, Entry, Errno, Error, FileType, Halt, Ino, NewNode,
-    Origin, ROOT, Rename, Rights, Seek, SetAttr, SetXattr, Sight, Space, Time,
+    Acl, AclOf, Allocate, Attr, Call, Caller, Entry, Errno, Error, FileType, Halt, Ino, KeptLately,
+    NewNode, Origin, ROOT, Rename, Rights, Seek, SetAttr, SetXattr, Sight, Space, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +48,9 @@ pub struct State {
     /// What a sync waits for.
     pub stuck: Option<Arc<Notify>>,
     /// Told of each change of what is kept.
-    kept_changes: watch::Sender<()>,
+    kept_changes: watch::Sender<KeptLately>,
+    /// The time of each change of what is kept, as a test says.
+    pub now: Moment,
 }
 
 struct Node {
@@ -171,7 +173,8 @@ impl State {
             Some(after) => drop(self.kept.insert(ino, after)),
             None => drop(self.kept.remove(&ino)),
         }
-        self.kept_changes.send_replace(());
+        let (client, now) = (keeper.client(), self.now);
+        self.kept_changes.send_modify(|lately| lately.note(client, now));
         Ok(())
     }
 
@@ -235,7 +238,8 @@ impl Memory {
             opens: BTreeMap::new(),
             broken: None,
             stuck: None,
-            kept_changes: watch::Sender::new(()),
+            kept_changes: watch::Sender::new(KeptLately::default()),
+            now: Moment::default(),
         };
         Self { state: Arc::new(Mutex::new(state)), since: Arc::default() }
     }
@@ -562,7 +566,7 @@ impl Target for Memory {
         state.node(ino)?;
         Ok(state.kept.get(&ino).map(|kept| Bytes::copy_from_slice(kept)))
     }
-    fn kept_changes(&self) -> watch::Receiver<()> {
+    fn kept_changes(&self) -> watch::Receiver<KeptLately> {
         self.state.lock().kept_changes.subscribe()
     }
     fn since(&self) -> Moment {

@@ -3,6 +3,7 @@
 
 use super::direct;
 use super::locks::Locks;
+use super::names::Names;
 use bytes::Bytes;
 use rekindle_front::fuse::frame::{Frame, Hello, Open};
 use rekindle_front::fuse::wire::{
@@ -10,6 +11,7 @@ use rekindle_front::fuse::wire::{
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The kernel's number of the first request that the mount itself makes, and of each later one two
@@ -44,6 +46,9 @@ pub struct Ledger {
     /// Whether the kernel keeps its pages in step with writes that go past them.
     keeps_in_step: bool,
     locks: Locks,
+    names: Names,
+    /// The last request for a lock of which the daemon has said that the mount has no company.
+    alone: Option<u64>,
     /// The kernel's numbers of requests that the daemon has, and whose wait is to end.
     interrupts: VecDeque<u64>,
 }
@@ -75,8 +80,9 @@ pub enum Answered {
     /// The kernel waits for it: a file is open whose bytes are to go past the kernel's pages.
     Direct,
     /// The kernel waits for it. A lock of this inode is there: what the kernel has of the file may
-    /// be older than what the last holder has left.
-    Locked(u64),
+    /// be older than what the last holder has left. Until the given time, names of its folder may
+    /// be so, too.
+    Locked(u64, Option<Instant>),
     /// The kernel waits for it, and gets this in its place.
     Instead(Vec<u8>),
     /// The mount itself has asked.
@@ -99,6 +105,8 @@ impl Ledger {
             own: OWN,
             keeps_in_step: false,
             locks: Locks::default(),
+            names: Names::default(),
+            alone: None,
             interrupts: VecDeque::new(),
         }
     }
@@ -116,6 +124,7 @@ impl Ledger {
         if !wire::has_reply(header.opcode) {
             for ino in wire::forgotten(&request) {
                 self.unnamed.remove(&ino);
+                self.names.forgotten(ino);
             }
             return false;
         }
@@ -244,12 +253,19 @@ impl Ledger {
         }
     }
 
-    /// Takes a reply of the daemon.
-    pub fn answer(&mut self, reply: &[u8]) -> Answered {
+    /// Takes a reply of the daemon, and changes for how long the kernel may believe it.
+    pub fn answer(&mut self, reply: &mut [u8]) -> Answered {
         let Ok((head, body)) = OutHeader::read_from_prefix(reply) else { return Answered::Nothing };
-        if (head.unique, head.error) == (0, wire::UNNAMED) {
-            self.note_unnamed(body);
-            return Answered::Nothing;
+        match (head.unique, head.error) {
+            (0, wire::UNNAMED) => {
+                self.note_unnamed(body);
+                return Answered::Nothing;
+            }
+            (0, wire::ALONE) => {
+                self.alone = u64::read_from_prefix(body).ok().map(|(unique, _)| unique);
+                return Answered::Nothing;
+            }
+            _ => {}
         }
         let pending =
             self.numbers.remove(&head.unique).and_then(|number| self.pending.remove(&number));
@@ -257,11 +273,14 @@ impl Ledger {
             return Answered::Nothing;
         };
         self.locks.answered(&header, &request, head.error, reply);
+        if head.error == 0 && self.locks.are_shared() {
+            self.names.answered(&header, &request, reply, Instant::now());
+        }
         let opened = match header.opcode {
             opcode::OPEN | opcode::OPENDIR if head.error == 0 => Some(header.ino),
             // The inode comes first.
             opcode::CREATE if head.error == 0 => {
-                u64::read_from_prefix(body).ok().map(|(ino, _)| ino)
+                u64::read_from_prefix(&reply[OUT_HEADER_BYTES..]).ok().map(|(ino, _)| ino)
             }
             opcode::RELEASE | opcode::RELEASEDIR => {
                 self.close(header.ino);
@@ -292,7 +311,11 @@ impl Ledger {
             unique if wire::lacks_acls(&header, &request, head.error) => {
                 Answered::Instead(bare_reply(unique, -Errno::NODATA.raw_os_error()))
             }
-            _ if head.error == 0 && Locks::takes(&header, &request) => Answered::Locked(header.ino),
+            _ if head.error == 0 && Locks::takes(&header, &request) => {
+                let until = self.names.locked(header.ino, Instant::now());
+                let is_alone = self.alone.take() == Some(header.unique);
+                Answered::Locked(header.ino, until.filter(|_| !is_alone))
+            }
             _ if head.error == -Errno::STALE.raw_os_error() => {
                 match self.remembered(&header, &request) {
                     Some(reply) => Answered::Instead(reply),
@@ -338,6 +361,7 @@ impl Ledger {
             *count -= 1;
             if *count == 0 {
                 self.opens.remove(&ino);
+                self.names.closed(ino);
             }
         }
     }
@@ -405,14 +429,14 @@ mod tests {
         for (flags, direct) in [(1 << 4, true), (0, false)] {
             let mut ledger = Ledger::new(7);
             ledger.take(open(&[7, 45, 0, 1 << 30, flags], opcode::INIT, 2));
-            assert_eq!(ledger.answer(&reply(2, 0, &[])), Answered::Kernel(opcode::INIT));
+            assert_eq!(ledger.answer(&mut reply(2, 0, &[])), Answered::Kernel(opcode::INIT));
             ledger.take(open(&[0o1, 0], opcode::OPEN, 4));
             ledger.take(open(&[0o2, 0], opcode::OPEN, 6));
             ledger.take(open(&[0o1, 0], opcode::OPEN, 8));
             let written = if direct { Answered::Direct } else { Answered::Kernel(opcode::OPEN) };
-            assert_eq!(ledger.answer(&reply(4, 0, &[0; 16])), written);
-            assert_eq!(ledger.answer(&reply(6, 0, &[0; 16])), Answered::Kernel(opcode::OPEN));
-            let failed = ledger.answer(&reply(8, -2, &[]));
+            assert_eq!(ledger.answer(&mut reply(4, 0, &[0; 16])), written);
+            assert_eq!(ledger.answer(&mut reply(6, 0, &[0; 16])), Answered::Kernel(opcode::OPEN));
+            let failed = ledger.answer(&mut reply(8, -2, &[]));
             assert_eq!(failed, Answered::Kernel(opcode::OPEN), "an error has no flags");
         }
     }
@@ -432,13 +456,13 @@ mod tests {
         assert!(!ledger.take(request(opcode::FORGET, 10, 1)), "it has no reply");
         ledger.begin();
         assert_eq!(sent(&mut ledger), [(1, 1, false), (2, 1, false), (3, 1, false)]);
-        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Kernel(opcode::GETATTR));
-        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Nothing, "it has its reply");
-        assert_eq!(ledger.answer(&reply(99, 0, &[])), Answered::Nothing);
+        assert_eq!(ledger.answer(&mut reply(4, 0, &[])), Answered::Kernel(opcode::GETATTR));
+        assert_eq!(ledger.answer(&mut reply(4, 0, &[])), Answered::Nothing, "it has its reply");
+        assert_eq!(ledger.answer(&mut reply(99, 0, &[])), Answered::Nothing);
         ledger.take(request(opcode::GETATTR, 12, 1));
         ledger.begin();
         assert_eq!(sent(&mut ledger), [(1, 1, true), (3, 1, true), (4, 1, false)]);
-        ledger.answer(&reply(8, 0, &[]));
+        ledger.answer(&mut reply(8, 0, &[]));
         ledger.take(request(opcode::GETATTR, 14, 1));
         assert_eq!(sent(&mut ledger), [(5, 3, false)], "the first has its reply");
     }
@@ -448,7 +472,7 @@ mod tests {
         let mut ledger = Ledger::new(7);
         let mut ask = |opcode, ino, error, body: &[u8]| {
             ledger.take(request(opcode, 2, ino));
-            ledger.answer(&reply(2, error, body));
+            ledger.answer(&mut reply(2, error, body));
             ledger.begin()
         };
         ask(opcode::OPEN, 5, 0, &[]);
@@ -479,15 +503,15 @@ mod tests {
         }
         assert_eq!(sent(&mut ledger), [], "the third was not sent, and is gone");
         // The daemon has opened it, and is told to close it.
-        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Nothing);
+        assert_eq!(ledger.answer(&mut reply(4, 0, &[])), Answered::Nothing);
         assert_eq!(
             ledger.begin(),
             [Hello::new(7, 1).as_bytes(), Open { ino: 5, count: 1 }.as_bytes()].concat()
         );
         assert_eq!(sent(&mut ledger), [(4, 4, false)], "the first may have been carried out");
-        assert_eq!(ledger.answer(&reply(OWN, 0, &[])), Answered::Own);
+        assert_eq!(ledger.answer(&mut reply(OWN, 0, &[])), Answered::Own);
         assert!(ledger.is_quiet() && ledger.opens.is_empty());
-        assert_eq!(ledger.answer(&reply(2, 0, &[])), Answered::Nothing);
+        assert_eq!(ledger.answer(&mut reply(2, 0, &[])), Answered::Nothing);
     }
 
     /// Two words of 64 bits and what follows: of SETLK and SETLKW.
@@ -504,7 +528,7 @@ mod tests {
     fn agree(ledger: &mut Ledger, flags: u32) {
         ledger.take(request_with(opcode::INIT, 2, 0, &[0; 16]));
         let out = wire::InitOut { flags, ..wire::InitOut::default() };
-        ledger.answer(&reply(2, 0, out.as_bytes()));
+        ledger.answer(&mut reply(2, 0, out.as_bytes()));
     }
 
     #[test]
@@ -519,10 +543,10 @@ mod tests {
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         assert_eq!(flush(&ledger, 1), None, "the reply may be lost");
         assert_eq!(flush(&ledger, 2), Some(bare_reply(90, 0)), "another process");
-        ledger.answer(&reply(4, 0, &[]));
+        ledger.answer(&mut reply(4, 0, &[]));
         let body = [0, 0, 1].map(u64::to_ne_bytes).concat();
         ledger.take(request_with(opcode::FLUSH, 6, 5, &body));
-        ledger.answer(&reply(6, 0, &[]));
+        ledger.answer(&mut reply(6, 0, &[]));
         assert_eq!(flush(&ledger, 1), Some(bare_reply(90, 0)), "they are given back");
     }
 
@@ -536,14 +560,18 @@ mod tests {
             assert_eq!((frame.length as usize, init.len()), (104, 104));
             assert_eq!(init[96..100], wire::KNOWS_ACLS.to_ne_bytes());
             assert_eq!(init[100..], wire::KNOWS_LOCKS.to_ne_bytes());
-            ledger.answer(&reply(2, 0, &[]));
+            ledger.answer(&mut reply(2, 0, &[]));
         }
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
-        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Locked(5));
+        assert_eq!(ledger.answer(&mut reply(4, 0, &[])), Answered::Locked(5, None));
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 2)));
-        assert_eq!(ledger.answer(&reply(4, 0, &[])), Answered::Kernel(opcode::SETLK), "given back");
+        assert_eq!(
+            ledger.answer(&mut reply(4, 0, &[])),
+            Answered::Kernel(opcode::SETLK),
+            "given back"
+        );
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
-        let answered = ledger.answer(&reply(4, -Errno::NOSYS.raw_os_error(), &[]));
+        let answered = ledger.answer(&mut reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
     }
 
@@ -555,11 +583,11 @@ mod tests {
         ledger.begin();
         let (_, made) = ledger.send().expect("a request");
         assert_eq!(made[wire::IN_HEADER_BYTES..][..4], 0o644_u32.to_ne_bytes());
-        ledger.answer(&reply(2, 0, &[]));
+        ledger.answer(&mut reply(2, 0, &[]));
         for (name, error) in [("posix_acl_access", Errno::NODATA), ("other", Errno::OPNOTSUPP)] {
             let body = [&[0; 8][..], format!("system.{name}\0").as_bytes()].concat();
             ledger.take(request_with(opcode::GETXATTR, 4, 5, &body));
-            let answered = ledger.answer(&reply(4, -Errno::OPNOTSUPP.raw_os_error(), &[]));
+            let answered = ledger.answer(&mut reply(4, -Errno::OPNOTSUPP.raw_os_error(), &[]));
             let wanted = match error {
                 Errno::NODATA => Answered::Instead(bare_reply(4, -error.raw_os_error())),
                 _ => Answered::Kernel(opcode::GETXATTR),
@@ -569,20 +597,44 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_of_a_mount_without_company_waits_for_no_names() {
+        let mut ledger = Ledger::new(7);
+        agree(&mut ledger, wire::init::LOCKS);
+        let mut ask = |opcode, ino, asked: &[u8], told: Option<u64>, body: &[u8]| {
+            ledger.take(request_with(opcode, 4, ino, asked));
+            if let Some(unique) = told {
+                let head = OutHeader { length: 0, error: wire::ALONE, unique: 0 };
+                let mut notice = [head.as_bytes(), unique.as_bytes()].concat();
+                assert_eq!(ledger.answer(&mut notice), Answered::Nothing);
+            }
+            ledger.answer(&mut reply(4, 0, body))
+        };
+        let entry = |ino| wire::EntryOut { ino, ..wire::EntryOut::default() };
+        ask(opcode::CREATE, 1, &[0; 16], None, &[entry(5).as_bytes(), &[0; 16]].concat());
+        ask(opcode::LOOKUP, 1, b"b", None, entry(6).as_bytes());
+        let mut lock = |told| ask(opcode::SETLK, 5, &lock(1, 1), told, &[]);
+        assert_eq!(lock(Some(4)), Answered::Locked(5, None));
+        for told in [None, Some(6)] {
+            assert!(matches!(lock(told), Answered::Locked(5, Some(_))), "another request's word");
+        }
+        assert_eq!(lock(Some(4)), Answered::Locked(5, None));
+    }
+
+    #[test]
     fn what_an_open_file_has_locked_goes_with_its_last_use() {
         let mut ledger = Ledger::new(7);
         agree(&mut ledger, wire::init::LOCKS);
         let handled = |handle: u64, body: Vec<u8>| [&handle.to_ne_bytes(), &body[8..]].concat();
         let mut lock_by = |handle, owner| {
             ledger.take(request_with(opcode::SETLK, 4, 5, &handled(handle, lock(owner, 1))));
-            ledger.answer(&reply(4, 0, &[]));
+            ledger.answer(&mut reply(4, 0, &[]));
         };
         lock_by(1, 10);
         lock_by(2, 10);
         lock_by(2, 20);
         let body = |handle: u64, owner: u64| [handle, 0, owner].map(u64::to_ne_bytes).concat();
         ledger.take(request_with(opcode::FLUSH, 6, 5, &body(2, 10)));
-        ledger.answer(&reply(6, 0, &[]));
+        ledger.answer(&mut reply(6, 0, &[]));
         ledger.begin();
         ledger.take(request_with(opcode::RELEASE, 8, 5, &body(1, 0)));
         let asked = |ledger: &mut Ledger| -> Vec<(u32, Option<u64>)> {
@@ -602,7 +654,7 @@ mod tests {
         ledger.take(request_with(opcode::RELEASE, 10, 5, &body(2, 0)));
         let both = [(opcode::FLUSH, Some(20)), (opcode::RELEASE, None)];
         assert_eq!(asked(&mut ledger), both);
-        assert_eq!(ledger.answer(&reply(OWN, 0, &[])), Answered::Own);
+        assert_eq!(ledger.answer(&mut reply(OWN, 0, &[])), Answered::Own);
     }
 
     #[test]
@@ -610,7 +662,7 @@ mod tests {
         let mut ledger = Ledger::new(7);
         agree(&mut ledger, wire::init::LOCKS);
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
-        ledger.answer(&reply(4, 0, &[]));
+        ledger.answer(&mut reply(4, 0, &[]));
         let body = [0, 0, 1].map(u64::to_ne_bytes).concat();
         ledger.take(request_with(opcode::FLUSH, 6, 5, &body));
         ledger.give_up(6);
@@ -619,7 +671,7 @@ mod tests {
             ledger.begin();
             assert_eq!(sent(&mut ledger), [(3, 3, is_again)]);
         }
-        assert_eq!(ledger.answer(&reply(6, 0, &[])), Answered::Nothing);
+        assert_eq!(ledger.answer(&mut reply(6, 0, &[])), Answered::Nothing);
         assert!(ledger.is_quiet());
     }
 
@@ -638,8 +690,8 @@ mod tests {
         // Over another connection, behind the request.
         ledger.begin();
         assert_eq!(sent(&mut ledger), [(1, 1, true), (2, 1, true), (4, 1, false)]);
-        let reply = reply(4, -Errno::INTR.raw_os_error(), &[]);
-        assert_eq!(ledger.answer(&reply), Answered::Kernel(opcode::SETLKW));
+        let mut reply = reply(4, -Errno::INTR.raw_os_error(), &[]);
+        assert_eq!(ledger.answer(&mut reply), Answered::Kernel(opcode::SETLKW));
         ledger.begin();
         assert_eq!(sent(&mut ledger), [(2, 2, true)]);
         // One that the daemon has not heard of.
@@ -663,7 +715,7 @@ mod tests {
         let attr = AttrOut { ino: 5, mode: 0o10_644, links: 1, ..AttrOut::default() };
         let look = |ledger: &mut Ledger, opcode, body: &[u8], error| {
             ledger.take(request_with(opcode, 2, 5, body));
-            match ledger.answer(&reply(2, error, &[])) {
+            match ledger.answer(&mut reply(2, error, &[])) {
                 Answered::Instead(reply) => {
                     assert_eq!(reply_bytes(&reply), Some(reply.len()));
                     let (_, out) = ValidAttrOut::read_from_suffix(&reply).expect("attributes");
@@ -678,7 +730,7 @@ mod tests {
         assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), None, "it never had a name");
         let notice =
             [OutHeader { length: 0, error: wire::UNNAMED, unique: 0 }.as_bytes(), attr.as_bytes()];
-        assert_eq!(ledger.answer(&notice.concat()), Answered::Nothing);
+        assert_eq!(ledger.answer(&mut notice.concat()), Answered::Nothing);
         assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), Some((0o10_644, 0, 0)));
         assert_eq!(look(&mut ledger, opcode::GETATTR, &[], -5), None, "another error");
         assert_eq!(look(&mut ledger, opcode::READLINK, &[], stale), None);
@@ -689,7 +741,7 @@ mod tests {
         let pair = |ino: u64| [ino.to_ne_bytes(), 1_u64.to_ne_bytes()].concat();
         for forgets in [pair(5)[8..].to_vec(), [vec![0; 8], pair(4), pair(5)].concat()] {
             let opcode = if forgets.len() == 8 { opcode::FORGET } else { opcode::BATCH_FORGET };
-            ledger.answer(&notice.concat());
+            ledger.answer(&mut notice.concat());
             assert!(!ledger.take(request_with(opcode, 4, 5, &forgets)));
             assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), None, "it is forgotten");
         }

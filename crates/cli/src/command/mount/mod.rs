@@ -9,6 +9,7 @@ mod dying;
 mod kernel;
 mod ledger;
 mod locks;
+mod names;
 pub mod pump;
 
 use super::client;

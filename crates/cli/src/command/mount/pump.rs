@@ -14,6 +14,7 @@ use rekindle_terminal::output;
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -94,6 +95,9 @@ pub struct Pump<A> {
     /// The kernel's numbers of requests whose programs a signal has met, and a bell for the first.
     interrupted: RefCell<Vec<u64>>,
     signalled: Notify,
+    /// Replies that give locks of inodes, each with its time, and a bell for the first.
+    held_back: RefCell<VecDeque<(Instant, u64, Vec<u8>)>>,
+    has_held_back: Notify,
     /// Whether a thread is about to die.
     is_dying: fn(u32) -> bool,
     /// Rung when the kernel knows the file system.
@@ -114,6 +118,8 @@ impl<A: Asker> Pump<A> {
             replied: Notify::new(),
             interrupted: RefCell::default(),
             signalled: Notify::new(),
+            held_back: RefCell::default(),
+            has_held_back: Notify::new(),
             is_dying: dying::is_dying,
             ready: Notify::new(),
             is_useful: Cell::new(false),
@@ -132,6 +138,7 @@ impl<A: Asker> Pump<A> {
                 ended.map_err(|error| Failure::new("the kernel's requests cannot be read").because(error))
             }
             never = self.let_die() => match never {},
+            never = self.give_locks() => match never {},
         }
     }
 
@@ -293,6 +300,27 @@ impl<A: Asker> Pump<A> {
         }
     }
 
+    /// Gives the locks whose replies are held back, each at its time.
+    async fn give_locks(&self) -> std::convert::Infallible {
+        loop {
+            let first = self.held_back.borrow_mut().pop_front();
+            match first {
+                Some((until, ino, reply)) => {
+                    tokio::time::sleep_until(until.into()).await;
+                    self.give_lock(ino, &reply);
+                }
+                None => self.has_held_back.notified().await,
+            }
+        }
+    }
+
+    fn give_lock(&self, ino: u64, reply: &[u8]) {
+        // The kernel looks at the file anew, and drops its pages if that has changed: a program
+        // sees what was written under the lock before its own.
+        self.asker.write(&wire::attributes_are_old(ino));
+        self.asker.write(reply);
+    }
+
     fn reply(&self, reply: &mut [u8]) {
         self.is_useful.set(true);
         let answered = self.ledger.borrow_mut().answer(reply);
@@ -306,11 +334,10 @@ impl<A: Asker> Pump<A> {
         }
         match &answered {
             Answered::Kernel(_) | Answered::Direct => self.asker.write(reply),
-            Answered::Locked(ino) => {
-                // The kernel looks at the file anew, and drops its pages if that has changed: a
-                // program sees what was written under the lock before its own.
-                self.asker.write(&wire::attributes_are_old(*ino));
-                self.asker.write(reply);
+            Answered::Locked(ino, None) => self.give_lock(*ino, reply),
+            Answered::Locked(ino, Some(until)) => {
+                self.held_back.borrow_mut().push_back((*until, *ino, reply.to_vec()));
+                self.has_held_back.notify_one();
             }
             Answered::Instead(other) => self.asker.write(other),
             Answered::Own | Answered::Nothing => {}

@@ -15,8 +15,21 @@ use rekindle_file::{Caller, Errno};
 /// All bytes of a file.
 const WHOLE: Span = Span { start: 0, end: u64::MAX, exclusive: true };
 
-/// What an attempt leaves: the lock that hinders it, and whether the mount has locks of the file.
-type Left = (Option<Conflict>, bool);
+/// What an attempt leaves.
+struct Left {
+    /// The lock that hinders it.
+    conflict: Option<Conflict>,
+    /// Whether the mount has locks of the file, and whether it alone has.
+    has_locks: bool,
+    is_alone: bool,
+}
+
+impl Left {
+    fn of(conflict: Option<Conflict>, held: &Held, mount: u64) -> Self {
+        Self { conflict, has_locks: held.has_mount(mount), is_alone: held.is_alone(mount) }
+    }
+}
+
 type Act<'a> = crate::held::Act<'a, Left, Refused>;
 
 impl<T: Target> Question<'_, T> {
@@ -42,7 +55,7 @@ impl<T: Target> Question<'_, T> {
                 let (locker, span) = (self.locker(ask), ask.span);
                 let clear = |held: &mut Held| {
                     held.clear(&locker, &span)?;
-                    Ok((None, held.has_mount(locker.mount)))
+                    Ok(Left::of(None, held, locker.mount))
                 };
                 let _turn = turn.come().await;
                 self.attempt(&clear).await?;
@@ -68,7 +81,7 @@ impl<T: Target> Question<'_, T> {
         let locker = Locker { mount, owner, process: 0, is_whole };
         let clear = |held: &mut Held| {
             held.clear(&locker, &WHOLE)?;
-            Ok((None, held.has_mount(mount)))
+            Ok(Left::of(None, held, mount))
         };
         let _turn = turn.come().await;
         match self.attempt(&clear).await {
@@ -88,7 +101,7 @@ impl<T: Target> Question<'_, T> {
         let (locker, span) = (self.locker(ask), ask.span);
         let set = |held: &mut Held| {
             let conflict = held.set(&locker, span, &|party| self.has_gone(party))?;
-            Ok((conflict, held.has_mount(locker.mount)))
+            Ok(Left::of(conflict, held, locker.mount))
         };
         // Before the first look: no change after it is missed.
         let mut changes = self.target.kept_changes();
@@ -100,9 +113,11 @@ impl<T: Target> Question<'_, T> {
                 }
                 changes.mark_unchanged();
                 match self.attempt(&set).await? {
-                    None => return Ok(Body::default()),
-                    Some(_) if !waits => return Err(Errno::AGAIN.into()),
-                    Some(_) => {}
+                    Left { conflict: None, is_alone, .. } => {
+                        return Ok(Body::locked(is_alone && self.has_been_alone()));
+                    }
+                    _ if !waits => return Err(Errno::AGAIN.into()),
+                    _ => {}
                 }
             }
             // Looks change nothing, and need no turn.
@@ -115,6 +130,14 @@ impl<T: Target> Question<'_, T> {
                 }
             }
         }
+    }
+
+    /// Whether no other client of the volume has taken or given anything back for so long that the
+    /// kernel of this mount believes no name from then.
+    fn has_been_alone(&self) -> bool {
+        let others = self.target.kept_changes().borrow().by_others(self.origin.client);
+        let last = others.map_or(self.target.since(), |at| at.max(self.target.since()));
+        self.env.now() - last > 2 * limits::BELIEVED
     }
 
     fn locker(&self, ask: &LockAsk) -> Locker {
@@ -139,18 +162,21 @@ impl<T: Target> Question<'_, T> {
     }
 
     /// Carries an act out. The caller has the turn.
-    async fn attempt(&self, act: &Act<'_>) -> Result<Option<Conflict>, Failed> {
-        let (ino, keeping) = (self.header.ino, Keeping::new(self.enrolled.key().0, act));
+    async fn attempt(&self, act: &Act<'_>) -> Result<Left, Failed> {
+        let (volume, mount) = self.enrolled.key();
+        let (ino, keeping) = (self.header.ino, Keeping::new(volume, act).of_mount(mount));
         let caller = Caller { keeper: Some(&keeping), ..Caller::default() };
         let done = self.target.keep(caller, ino).await;
         match (done, keeping.take()) {
             (_, Some(Outcome::Refused(_))) => Err(Errno::NOLCK.into()),
-            (Ok(_), Some(Outcome::Done((conflict, has_locks)))) => {
-                self.enrolled.holds(ino, has_locks);
-                Ok(conflict)
+            (Ok(_), Some(Outcome::Done(left))) => {
+                self.enrolled.holds(ino, left.has_locks);
+                Ok(left)
             }
             // Nothing changes in a snapshot: any lock of it may be had.
-            (Err(rekindle_file::Error::Posix(Errno::ROFS)), _) => Ok(None),
+            (Err(rekindle_file::Error::Posix(Errno::ROFS)), _) => {
+                Ok(Left { conflict: None, has_locks: false, is_alone: true })
+            }
             (Err(rekindle_file::Error::Posix(Errno::NOSPC)), _) => Err(Errno::NOLCK.into()),
             (Err(error), _) => Err(error.into()),
             (Ok(_), _) => Err(Errno::IO.into()),

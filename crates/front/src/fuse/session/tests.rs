@@ -1,8 +1,8 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
 use super::super::wire::{
-    AttrOut, EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn, SizeOut,
-    UNNAMED, ValidAttrOut, opcode, valid,
+    ALONE, AttrOut, EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn,
+    SizeOut, UNNAMED, ValidAttrOut, opcode, valid,
 };
 use super::*;
 use crate::conn::Connections;
@@ -36,6 +36,8 @@ struct Line {
     next: u64,
     /// Inodes that the mount was told to have lost their last name.
     unnamed: Vec<Ino>,
+    /// Requests for locks of which it was told that the mount has no company.
+    alone: Vec<u64>,
     /// Asks the session to finish when it is dropped.
     stop: Option<oneshot::Sender<()>>,
 }
@@ -72,7 +74,7 @@ impl Site {
         for &(ino, count) in opens {
             pipe.write_all(Open { ino, count }.as_bytes()).await.unwrap();
         }
-        Line { pipe, next: 1, unnamed: Vec::new(), stop: Some(stop) }
+        Line { pipe, next: 1, unnamed: Vec::new(), alone: Vec::new(), stop: Some(stop) }
     }
 
     /// Makes a sync wait until the result is rung.
@@ -109,9 +111,16 @@ impl Line {
         let head: OutHeader = zerocopy::transmute!(head);
         let mut body = vec![0; head.length as usize - OUT_HEADER_BYTES];
         self.pipe.read_exact(&mut body).await.unwrap();
-        if (head.unique, head.error) == (0, UNNAMED) {
-            self.unnamed.push(AttrOut::read_from_bytes(&body).unwrap().ino);
-            return Box::pin(self.reply()).await;
+        match (head.unique, head.error) {
+            (0, UNNAMED) => {
+                self.unnamed.push(AttrOut::read_from_bytes(&body).unwrap().ino);
+                return Box::pin(self.reply()).await;
+            }
+            (0, ALONE) => {
+                self.alone.push(u64::read_from_bytes(&body).unwrap() / 2);
+                return Box::pin(self.reply()).await;
+            }
+            _ => {}
         }
         let replied = match head.error {
             0 => Ok(body),

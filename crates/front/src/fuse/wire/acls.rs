@@ -6,7 +6,7 @@
 //! go, and one of before takes the mode as it is. So the mount takes the bits away, and puts those
 //! that went in the place of the umask, of which such a daemon knows nothing.
 
-use super::{IN_HEADER_BYTES, InHeader, XATTR_KILL_SET_GID, header, opcode, word_at};
+use super::{IN_HEADER_BYTES, InHeader, header, opcode, word_at};
 use bytes::Bytes;
 use rekindle_file::{AclOf, Errno};
 use zerocopy::IntoBytes;
@@ -25,6 +25,8 @@ pub struct Knows {
 /// In the place of a umask: it is the bits that went from the mode.
 const WENT: u32 = 1 << 31;
 const PERMISSIONS: u32 = 0o777;
+/// Among the flags of a SETXATTR: an access control list takes set-group-id.
+pub(super) const KILLS_SET_GID: u32 = 1 << 31;
 
 /// Returns the mode that a program asks for, and the bits of it that are to go.
 pub(super) fn asked(mode: u32, umask: u32) -> (u32, u32) {
@@ -75,7 +77,7 @@ fn short_xattr(mut header: InHeader, request: &[u8]) -> Option<Vec<u8>> {
     if is_pair(&body[8..]) || !is_pair(rest) {
         return None;
     }
-    let kills = if more? & 1 != 0 { XATTR_KILL_SET_GID } else { 0 };
+    let kills = if more? & 1 != 0 { KILLS_SET_GID } else { 0 };
     header.length -= 8;
     Some([header.as_bytes(), [size, flags? | kills].as_bytes(), rest].concat())
 }

@@ -27,9 +27,13 @@ impl Kernel {
 
     /// The same, for a thread.
     fn ask_for(&self, pid: u32, opcode: u32, unique: u64, body: &[u8]) {
+        self.ask_of(5, pid, opcode, unique, body);
+    }
+
+    /// The same, of an inode.
+    fn ask_of(&self, ino: u64, pid: u32, opcode: u32, unique: u64, body: &[u8]) {
         let length = (wire::IN_HEADER_BYTES + body.len()) as u32;
-        let header =
-            InHeader { length, opcode, unique, ino: 5, uid: 0, gid: 0, pid, extensions: 0 };
+        let header = InHeader { length, opcode, unique, ino, uid: 0, gid: 0, pid, extensions: 0 };
         let request = [header.as_bytes(), body].concat();
         rustix::io::write(self.0.get_ref(), &request).expect("room");
     }
@@ -78,9 +82,13 @@ impl Daemon {
     }
 
     async fn reply(&mut self, unique: u64) {
-        let length = OUT_HEADER_BYTES as u32;
+        self.reply_with(unique, &[]).await;
+    }
+
+    async fn reply_with(&mut self, unique: u64, body: &[u8]) {
+        let length = (OUT_HEADER_BYTES + body.len()) as u32;
         let head = OutHeader { length, error: 0, unique };
-        self.0.write_all(head.as_bytes()).await.expect("a reply");
+        self.0.write_all(&[head.as_bytes(), body].concat()).await.expect("a reply");
     }
 }
 
@@ -165,6 +173,41 @@ fn a_program_that_is_killed_dies_and_one_that_handles_its_signal_waits_on() {
         drop(kernel);
         assert_eq!(second.request().await, (u64::MAX, false));
         second.reply(u64::MAX).await;
+    });
+    assert_eq!(ended, Ok(()));
+}
+
+#[test]
+fn a_lock_is_given_when_no_name_of_its_folder_is_believed() {
+    let ended = with_pump(async |kernel, daemons| {
+        let mut daemon = daemons.recv().await.expect("a connection");
+        daemon.hello().await;
+        let mut answered = async |ino, opcode, unique, asked: &[u8], body: &[u8]| {
+            kernel.ask_of(ino, 0, opcode, unique, asked);
+            assert_eq!(daemon.request().await, (unique, false));
+            daemon.reply_with(unique, body).await;
+        };
+        let agreed = wire::InitOut { flags: wire::init::LOCKS, ..wire::InitOut::default() };
+        answered(0, wire::opcode::INIT, 2, &[0; 64], agreed.as_bytes()).await;
+        let made = wire::EntryOut { ino: 9, ..wire::EntryOut::default() };
+        let made = [made.as_bytes(), &[0; 16]].concat();
+        answered(5, wire::opcode::CREATE, 4, &[0; 16], &made).await;
+        let absent = wire::EntryOut { entry_seconds: 1, ..wire::EntryOut::default() };
+        answered(5, wire::opcode::LOOKUP, 6, b"journal\0", absent.as_bytes()).await;
+        let lock = |owner: u64| {
+            let words = [0, owner, 0, 9].map(u64::to_ne_bytes).concat();
+            [&words[..], &1_u32.to_ne_bytes(), &[0; 12]].concat()
+        };
+        answered(9, wire::opcode::SETLK, 8, &lock(1), &[]).await;
+        answered(9, wire::opcode::SETLKW, 10, &lock(2), &[]).await;
+        answered(5, wire::opcode::GETATTR, 12, &[], &[]).await;
+        // Before each lock, the kernel hears that it must ask for the attributes.
+        for unique in [2, 4, 6, 12, 0, 8, 0, 10] {
+            assert_eq!(kernel.reply().await.unique, unique);
+        }
+        drop(kernel);
+        assert_eq!(daemon.request().await, (u64::MAX, false));
+        daemon.reply(u64::MAX).await;
     });
     assert_eq!(ended, Ok(()));
 }

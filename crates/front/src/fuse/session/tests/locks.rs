@@ -105,6 +105,45 @@ fn a_process_that_closes_the_file_gives_its_ranges_back_and_a_released_file_its_
 }
 
 #[test]
+fn a_mount_hears_that_it_has_had_no_company_for_a_while() {
+    with_site(async |site| {
+        let (mut one, mut other, ino) = two(site).await;
+        let pass = async |milliseconds| {
+            site.env.sleep(Duration::from_millis(milliseconds)).await;
+            site.files.look(|state| state.now = site.env.now());
+        };
+        /// Whether a lock comes with the word.
+        async fn is_alone(line: &mut Line, ino: Ino, body: &[u8]) -> bool {
+            line.alone.clear();
+            set(line, ino, body).await.unwrap();
+            let number = line.next - 1;
+            assert!(line.alone.is_empty() || line.alone == [number]);
+            !line.alone.is_empty()
+        }
+        let (lock, clear) = (ask(1, 0, 0, WRITE), ask(1, 0, 0, NONE));
+        assert!(!is_alone(&mut one, ino, &lock).await, "the volume has just come into service");
+        pass(2001).await;
+        assert!(is_alone(&mut one, ino, &lock).await);
+        assert!(!is_alone(&mut other, ino, &ask(1, 9, 9, WRITE)).await, "one has its lock");
+        pass(2001).await;
+        assert!(!is_alone(&mut one, ino, &lock).await, "the other one has a lock");
+        set(&mut other, ino, &ask(1, 9, 9, NONE)).await.unwrap();
+        pass(1000).await;
+        set(&mut one, ino, &clear).await.unwrap();
+        assert!(!is_alone(&mut one, ino, &lock).await, "the other one has just given it back");
+        pass(1001).await;
+        assert!(is_alone(&mut one, ino, &lock).await, "its own changes are no company");
+        let mut held = Held::default();
+        let holder = Holder { client: 3, machine: 3 };
+        held.open(holder, b"owner", (BOTH, 0), 1, &|_| false).unwrap();
+        let bytes = held.encode(VOLUME).unwrap();
+        site.files.look(|state| drop(state.kept.insert(ino, bytes)));
+        pass(2001).await;
+        assert!(!is_alone(&mut one, ino, &lock).await, "a client of NFS has it open");
+    });
+}
+
+#[test]
 fn a_flock_that_is_not_given_takes_back_the_one_before() {
     with_site(async |site| {
         let (mut one, mut other, ino) = two(site).await;
