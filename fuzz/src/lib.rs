@@ -75,7 +75,7 @@ pub fn nfs_call(data: &[u8]) {
     let _ = rpc::call(data);
     // The first byte is the procedure, so that each is reached soon.
     let Some((&procedure, args)) = data.split_first() else { return };
-    let program = if procedure & 0x80 == 0 { 100_003 } else { 100_005 };
+    let program = [100_003, 100_227, 100_005, 100_005][usize::from(procedure >> 6)];
     let head = [1, 0, 2, program, 3, u32::from(procedure & 0x1f), 0, 0, 0, 0];
     let call = head.iter().flat_map(|word: &u32| word.to_be_bytes()).chain(args.iter().copied());
     let call: Vec<u8> = call.collect();
