@@ -165,9 +165,12 @@ impl<E: Exports> Question<'_, E> {
             Err(failed) => return self.reply::<Told, _>(Err(failed), post_op_attr::None),
         };
         let rule = |caller: &Credentials, sight: &dyn Sight| {
-            let attr = sight.attr(place.ino)?;
-            caller.set_list(&attr)?;
-            if caller.is_root() || caller.is_in(attr.gid) || which & ACCESS == 0 {
+            let rights = sight.rights(place.ino)?;
+            caller.set_list(&rights)?;
+            // A client sets the list once more that it knows that something new has got.
+            let there = rights.acl.clone().unwrap_or_else(|| Acl::of_mode(rights.mode));
+            let is_there = which & ACCESS == 0 || matches!(&access, Ok(Some(acl)) if *acl == there);
+            if caller.is_root() || caller.is_in(rights.gid) || is_there {
                 return Ok(passes());
             }
             Ok(Box::new(|mode| mode & !SET_GROUP_ID) as Mode)
@@ -180,7 +183,7 @@ impl<E: Exports> Question<'_, E> {
             }
             let mut lists = Vec::new();
             if which & ACCESS != 0 {
-                lists.push((AclOf::Access, access?));
+                lists.push((AclOf::Access, access.clone()?));
             }
             if which & DEFAULT != 0 {
                 lists.push((AclOf::Default, default?));

@@ -148,6 +148,18 @@ fn a_list_lets_callers_do_what_the_mode_does_not() {
         assert_eq!(call(&mut client, SET, &file, &set).await.0, 0);
         // The caller is not in the group of the file.
         assert_eq!(client.attributes(&file).await.unwrap().mode, 0o660);
+        let with_group_id = nfs3::SETATTR3args {
+            object: file.clone(),
+            new_attributes: mode(0o2660),
+            guard: Nfs3Option::None,
+        };
+        client.caller = Some(user(0));
+        let done_so: nfs3::SETATTR3res =
+            client.ask(NFS_PROGRAM::NFSPROC3_SETATTR, &with_group_id).await;
+        done(done_so).unwrap();
+        client.caller = Some(user(1000));
+        assert_eq!(call(&mut client, SET, &file, &set).await.0, 0);
+        assert_eq!(client.attributes(&file).await.unwrap().mode, 0o2660, "it was there");
         for (caller, reads, writes) in [
             (user(1000), true, true),
             (user(1001), true, true),
