@@ -153,6 +153,11 @@ impl Names {
         (*until > now).then_some(*until)
     }
 
+    /// Whether names of a folder are not believed.
+    pub fn are_doubted(&self, folder: u64) -> bool {
+        self.doubted.contains_key(&folder)
+    }
+
     /// Hears that a file is open no more.
     pub fn closed(&mut self, ino: u64) {
         self.open.remove(&ino);
