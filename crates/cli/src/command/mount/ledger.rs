@@ -609,9 +609,7 @@ mod tests {
     #[test]
     fn a_daemon_without_lists_makes_modes_with_the_umask_and_no_inode_has_a_list() {
         let mut ledger = Ledger::new(7);
-        let make = [0o666, 0o22].map(u32::to_ne_bytes).concat();
-        ledger.take(request_with(opcode::MKDIR, 2, 1, &[&make[..], b"d\0"].concat()));
-        ledger.begin();
+        ledger.take(request_with(opcode::MKDIR, 2, 1, b"\xb6\x01\0\0\x12\0\0\0d\0"));
         assert_eq!(ledger.send().expect("a request").1[40..44], 0o644_u32.to_ne_bytes());
         ledger.take(request_with(opcode::GETXATTR, 4, 5, b"12345678system.posix_acl_access\0"));
         let answered = ledger.answer(&mut reply(4, -Errno::OPNOTSUPP.raw_os_error(), &[]));
