@@ -55,6 +55,12 @@ pub fn fuse_request(data: &[u8]) {
     if let Some((&opcode, body)) = data.split_first() {
         let _ = wire::op(u32::from(opcode), body);
     }
+    // As a mount sends it on, of which a daemon understands as much.
+    let _ = wire::for_any_daemon(data.to_vec().into());
+    // An access control list.
+    if let Ok(acl) = rekindle_file::Acl::parse(data) {
+        assert_eq!(rekindle_file::Acl::parse(&acl.format()), Ok(acl));
+    }
 }
 
 /// A call of an NFS client, answered by a server without volumes: each procedure reads its
@@ -69,7 +75,7 @@ pub fn nfs_call(data: &[u8]) {
     let _ = rpc::call(data);
     // The first byte is the procedure, so that each is reached soon.
     let Some((&procedure, args)) = data.split_first() else { return };
-    let program = if procedure & 0x80 == 0 { 100_003 } else { 100_005 };
+    let program = [100_003, 100_227, 100_005, 100_005][usize::from(procedure >> 6)];
     let head = [1, 0, 2, program, 3, u32::from(procedure & 0x1f), 0, 0, 0, 0];
     let call = head.iter().flat_map(|word: &u32| word.to_be_bytes()).chain(args.iter().copied());
     let call: Vec<u8> = call.collect();

@@ -2,6 +2,7 @@
 //! servers.
 #![expect(clippy::disallowed_methods, reason = "stories run on the real machine")]
 
+mod acls;
 mod alerts;
 mod appliance;
 mod bad_input;

@@ -34,6 +34,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("nft", "nftables"),
     ("faketime", "faketime"),
     ("curl", "curl"),
+    ("setfacl", "acl"),
     // libFuzzer.
     ("c++", "g++"),
 ];

@@ -5,6 +5,7 @@
 //! and change then: another change may come between. So it sends a witness along, who sees the
 //! state that the change is judged by.
 
+use crate::acl::Rights;
 use crate::look::Stop;
 use crate::state::View;
 use crate::types::{Attr, Call, Errno, Error, Ino, Origin};
@@ -38,8 +39,10 @@ impl Caller<'_> {
 pub trait Sight {
     /// Returns the attributes of an inode; `ESTALE` if it is no more.
     fn attr(&self, ino: Ino) -> Result<Attr, Halt>;
+    /// Returns what decides who may do what with an inode.
+    fn rights(&self, ino: Ino) -> Result<Rights, Halt>;
     /// Returns what a name of a directory leads to.
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt>;
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Rights>, Halt>;
     /// Returns what is kept of an inode.
     fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Halt>;
     /// Whether a call was carried out before.
@@ -106,10 +109,14 @@ impl Sight for View<'_> {
         Ok(self.inode(ino).map_err(Halt)?.attr(ino))
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt> {
+    fn rights(&self, ino: Ino) -> Result<Rights, Halt> {
+        View::rights(self, ino).map_err(Halt)
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Rights>, Halt> {
         self.dir(dir).map_err(Halt)?;
         let (_, named) = self.name(dir, name).map_err(Halt)?;
-        named.map(|named| Sight::attr(self, named.ino)).transpose()
+        named.map(|named| Sight::rights(self, named.ino)).transpose()
     }
 
     fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Halt> {

@@ -6,6 +6,7 @@
 //! what the log has and the root has not; `home` for how records become a new version (the commit
 //! server); `files` for the calls; `repair` for damage.
 
+mod acl;
 mod caller;
 mod commit;
 mod files;
@@ -34,6 +35,7 @@ mod tests;
 pub const FORMATS: [(&str, u32); 2] =
     [("file table", format::page::VERSION as u32), ("file record", format::record::VERSION as u32)];
 
+pub use acl::{ACL_ENTRIES_MAX, Acl, AclEntry, AclOf, Rights, tag};
 pub use caller::{Caller, Halt, Keeper, Sight, Witness};
 pub use files::{Files, joined};
 pub use home::{Home, KeptLately};

@@ -327,6 +327,12 @@ impl View<'_> {
         search.end()
     }
 
+    /// Whether an inode may have extended attributes: most have none.
+    pub(crate) fn has_xattrs(&self, ino: Ino) -> Result<bool, Stop> {
+        let is_newer = self.dirty(ino).is_some_and(|dirty| !dirty.xattrs.is_empty());
+        Ok(is_newer || self.stored(ino)?.is_some_and(|stored| stored.xattrs.is_some()))
+    }
+
     /// Calls `each` for the extended attributes of an inode.
     pub(crate) fn xattrs(
         &self,

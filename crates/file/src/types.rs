@@ -129,6 +129,9 @@ pub struct NewNode<'a> {
     pub kind: FileType,
     /// 12 bits.
     pub mode: u16,
+    /// Bits of the mode that go, unless the directory says what is made in it gets (a default
+    /// access control list).
+    pub umask: u16,
     pub device: u32,
     /// Of a symlink: its target.
     pub target: &'a [u8],

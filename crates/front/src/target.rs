@@ -4,8 +4,8 @@ use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_env::Moment;
 use rekindle_file::{
-    Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, KeptLately, NewNode, Origin, Rename,
-    Seek, SetAttr, SetXattr, Space, joined,
+    Acl, AclOf, Allocate, Attr, Caller, Entry, Errno, Error, Files, Ino, KeptLately, NewNode,
+    Origin, Rename, Rights, Seek, SetAttr, SetXattr, Space, joined,
 };
 use rekindle_staging::Error as StagingError;
 use rekindle_volume::Error as VolumeError;
@@ -62,6 +62,7 @@ pub trait Target: Clone + Send + Sync + 'static {
     fn was_done(&self, origin: Origin) -> impl Future<Output = bool> + Send;
     fn lookup(&self, dir: Ino, name: &[u8]) -> impl Future<Output = Done<Attr>> + Send;
     fn attr(&self, ino: Ino) -> impl Future<Output = Done<Attr>> + Send;
+    fn rights(&self, ino: Ino) -> impl Future<Output = Done<Rights>> + Send;
     fn set_attr(
         &self,
         caller: Caller<'_>,
@@ -155,6 +156,12 @@ pub trait Target: Clone + Send + Sync + 'static {
         pair: (&[u8], &[u8]),
         how: SetXattr,
     ) -> impl Future<Output = Done<()>> + Send;
+    fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> impl Future<Output = Done<()>> + Send;
     fn remove_xattr(
         &self,
         caller: Caller<'_>,
@@ -182,6 +189,9 @@ impl Target for Files {
     }
     async fn attr(&self, ino: Ino) -> Done<Attr> {
         self.attr(ino).await
+    }
+    async fn rights(&self, ino: Ino) -> Done<Rights> {
+        self.rights(ino).await
     }
     async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         self.set_attr(caller, ino, set).await
@@ -260,6 +270,14 @@ impl Target for Files {
         how: SetXattr,
     ) -> Done<()> {
         self.set_xattr(caller, ino, name, value, how).await
+    }
+    async fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> Done<()> {
+        self.set_acls(caller, ino, lists).await
     }
     async fn remove_xattr(&self, caller: Caller<'_>, ino: Ino, name: &[u8]) -> Done<()> {
         self.remove_xattr(caller, ino, name).await

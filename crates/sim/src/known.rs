@@ -165,7 +165,7 @@ impl Known {
 /// inode that it made, or of the bytes that it copied.
 fn made(op: &Op, before: &Model, found: &Model) -> Option<u64> {
     match op {
-        Op::Create((dir, name), _) => found.nodes.get(dir)?.names.get(name).copied(),
+        Op::Create((dir, name), ..) => found.nodes.get(dir)?.names.get(name).copied(),
         Op::Copy((from, at), (to, offset), length) => {
             let there = found.nodes.get(to)?.data.get(*offset as usize..)?;
             let copied = before.copied(*from, *at, *length);
@@ -199,7 +199,7 @@ mod tests {
     use rekindle_file::{FileType, ROOT};
 
     fn create(name: &str) -> Op {
-        Op::Create((ROOT, name.into()), FileType::Regular)
+        Op::Create((ROOT, name.into()), FileType::Regular, (0o755, 0))
     }
 
     /// Knows of files that were made, with inodes from 2 on, and of a sync after the first.

@@ -1,6 +1,7 @@
 //! Attributes, and extended ones.
 
 use super::{Done, Files};
+use crate::acl::{Acl, AclOf};
 use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::files::frozen::{Whence, is_present, whence};
@@ -47,6 +48,9 @@ impl Files {
             inode.modified = set.modified.unwrap_or(inode.modified);
             inode.changed = set.changed.unwrap_or(now);
             let attr = inode.attr(ino);
+            if set.mode.is_some() {
+                draft.follow_mode(ino)?;
+            }
             draft.keep(&caller, ino)?;
             Ok(attr)
         };
@@ -67,7 +71,7 @@ impl Files {
         self.look_into(ino, look_at).await
     }
 
-    /// Sets an extended attribute.
+    /// Sets an extended attribute. One that has an access control list sets the mode, too.
     pub async fn set_xattr(
         &self,
         caller: Caller<'_>,
@@ -81,6 +85,10 @@ impl Files {
         if value.len() > XATTR_BYTES_MAX {
             return Err(Errno::TOOBIG.into());
         }
+        let list = match AclOf::named(name) {
+            Some(of) => Some((of, Acl::parse(value)?)),
+            None => None,
+        };
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;
             draft.inode(ino)?.changed = now;
@@ -90,8 +98,20 @@ impl Files {
                 (SetXattr::Replace, false) => return Err(Errno::NODATA.into()),
                 _ => {}
             }
-            let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
-            draft.xattr(ino, position, Some(Xattr { name, value }));
+            let kept = match &list {
+                Some((of, acl)) => {
+                    draft.may_set_acl(&caller, ino)?;
+                    draft.take_acl(&caller, ino, *of, acl)?
+                }
+                None => {
+                    let (name, value) =
+                        (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
+                    Some(Xattr { name, value })
+                }
+            };
+            if kept.is_some() || found.is_some() {
+                draft.xattr(ino, position, kept);
+            }
             Ok(())
         };
         self.change(caller, plan).await
@@ -104,6 +124,9 @@ impl Files {
         let plan = |draft: &mut Draft<'_, '_>| {
             let now = draft.now;
             draft.inode(ino)?.changed = now;
+            if AclOf::named(name).is_some() {
+                draft.may_set_acl(&caller, ino)?;
+            }
             let (position, found) = draft.view.xattr(ino, name)?;
             found.ok_or(Errno::NODATA)?;
             draft.xattr(ino, position, None);

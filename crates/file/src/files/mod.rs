@@ -6,6 +6,7 @@
 //! [`Files::sync`], or within [`crate::limits::FLUSH_INTERVAL`], as in a local file system; a
 //! daemon that is killed keeps it.
 
+mod acls;
 mod attributes;
 mod bytes;
 mod copy;

@@ -1,5 +1,6 @@
 //! Names: looking up, making, removing, renaming, listing.
 
+use super::acls::Inherited;
 use super::{Done, Files};
 use crate::caller::Caller;
 use crate::files::draft::Draft;
@@ -89,9 +90,10 @@ impl Files {
             let is_dir = node.kind == FileType::Directory;
             let inherits = parent.mode & SET_GROUP_ID != 0;
             let group = if inherits && is_dir { SET_GROUP_ID } else { 0 };
+            let lists = Inherited::new(draft.view, dir, node)?;
             let mut inode = Inode {
                 kind: node.kind,
-                mode: node.mode & 0o7777 | group,
+                mode: lists.mode | group,
                 links: if is_dir { 2 } else { 1 },
                 uid: caller.uid,
                 gid: if inherits { parent.gid } else { caller.gid },
@@ -109,6 +111,7 @@ impl Files {
             inode.mode = caller.settled(inode.mode, &inode.attr(0));
             let attr = inode.attr(0);
             let ino = draft.add(inode)?;
+            lists.put(draft, ino);
             let name = Bytes::copy_from_slice(name);
             draft.name(dir, position, Named { name, ino, kind: node.kind });
             draft.touch(dir, 1)?;

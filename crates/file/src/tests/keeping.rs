@@ -42,8 +42,14 @@ fn inodes(files: &Files) -> u64 {
 #[test]
 fn what_is_kept_is_kept_with_the_change() {
     with_files(async |_, files| {
-        let node =
-            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        let node = NewNode {
+            kind: FileType::Regular,
+            mode: 0o644,
+            device: 0,
+            target: b"",
+            stamps: None,
+            umask: 0,
+        };
         let first = keep(Some(b"first"));
         let ino = files.create(first.caller(), ROOT, b"f", &node).await.unwrap().ino;
         assert_eq!((kept(files, ino).await, inodes(files)), (Some("first".into()), 1));

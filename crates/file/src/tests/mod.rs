@@ -1,5 +1,6 @@
 //! Files by their door: random calls against a model, and what each promise says.
 
+mod acls;
 mod bed;
 mod chunks;
 mod copying;
@@ -192,8 +193,14 @@ fn a_snapshot_is_seen_below_the_root_and_nothing_in_it_changes() {
         assert_eq!(files.read(file, 0, 9).await.unwrap(), &b"after!"[..]);
         files.open(old.ino).await.unwrap();
         files.close(old.ino).await;
-        let node =
-            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        let node = NewNode {
+            kind: FileType::Regular,
+            mode: 0o644,
+            device: 0,
+            target: b"",
+            stamps: None,
+            umask: 0,
+        };
         let rofs = Some(Errno::ROFS);
         assert_eq!(errno(files.write(CALLER, old.ino, 0, b"x").await), rofs);
         assert_eq!(errno(files.set_attr(CALLER, old.ino, &SetAttr::default()).await), rofs);
@@ -239,7 +246,7 @@ async fn drain(files: &Files) {
 }
 
 async fn make(files: &Files, dir: Ino, name: &str, kind: FileType) -> Ino {
-    let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None };
+    let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None, umask: 0 };
     files.create(CALLER, dir, name.as_bytes(), &node).await.unwrap().ino
 }
 
@@ -349,8 +356,14 @@ fn nothing_is_shown_once_another_node_may_have_the_volume() {
         files.handle().staged().drain().await.unwrap();
         files.write(CALLER, logged, 0, b"new").await.unwrap();
         let snapshots = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
-        let node =
-            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        let node = NewNode {
+            kind: FileType::Regular,
+            mode: 0o644,
+            device: 0,
+            target: b"",
+            stamps: None,
+            umask: 0,
+        };
         for may_be_another in [false, true] {
             let shown = [
                 files.attr(ino).await.map(drop),
@@ -395,6 +408,7 @@ fn requests_that_were_carried_out_are_known_after_a_commit_and_a_restart() {
                 device: 0,
                 target: b"",
                 stamps: None,
+                umask: 0,
             };
             files.create(caller, ROOT, &[b'0' + request as u8], &node).await.unwrap();
             if request == 2 {
@@ -454,8 +468,14 @@ fn holes_are_found_and_take_no_space() {
 #[test]
 fn bad_input_gets_the_error_of_posix() {
     with_files(async |_, files| {
-        let node =
-            NewNode { kind: FileType::Regular, mode: 0o644, device: 0, target: b"", stamps: None };
+        let node = NewNode {
+            kind: FileType::Regular,
+            mode: 0o644,
+            device: 0,
+            target: b"",
+            stamps: None,
+            umask: 0,
+        };
         let long = vec![b'x'; 256];
         let names: [(&[u8], Errno); 6] = [
             (b"", Errno::INVAL),

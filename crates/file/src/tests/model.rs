@@ -1,5 +1,8 @@
 //! A model of a file system: what a tree of maps says, in memory. The simulation has it, too.
 
+#[path = "model/acls.rs"]
+mod acls;
+
 use rekindle_base::random::Random;
 use rekindle_file::{
     Allocate, Attr, Caller, Errno, Error, FileType, Files, Ino, NewNode, ROOT, Rename, SetAttr,
@@ -109,7 +112,8 @@ type Place = (Ino, Vec<u8>);
 
 #[derive(Debug, Clone)]
 pub enum Op {
-    Create(Place, FileType),
+    /// Mode and umask, too.
+    Create(Place, FileType, (u16, u16)),
     Link(Ino, Place),
     Unlink(Place),
     RemoveDir(Place),
@@ -152,7 +156,11 @@ impl Model {
             0..25 => {
                 let kinds =
                     [FileType::Regular, FileType::Regular, FileType::Directory, FileType::Symlink];
-                Op::Create(place(dice), kinds[dice.below(4) as usize])
+                let modes = [(0o755, 0), (0o666, 0o22), (0o1777, 0o77)];
+                let kind = kinds[dice.below(4) as usize];
+                // That of a symlink is always the same.
+                let most = if kind == FileType::Symlink { 1 } else { 3 };
+                Op::Create(place(dice), kind, modes[dice.below(most) as usize])
             }
             25..30 => Op::Link(pick(dice, any), place(dice)),
             30..40 => Op::Unlink(place(dice)),
@@ -188,7 +196,11 @@ impl Model {
                 };
                 Op::Allocate(file(dice), what, dice.below(40_000), 1 + dice.below(20_000))
             }
-            95..98 => {
+            95 => {
+                let name = [acls::ACCESS, acls::DEFAULT][dice.below(2) as usize];
+                Op::SetXattr(pick(dice, any), name.to_vec(), acls::draw(dice), SetXattr::Any)
+            }
+            96..98 => {
                 let how = [SetXattr::Any, SetXattr::Create, SetXattr::Replace];
                 let name = format!("user.{}", dice.below(3)).into_bytes();
                 Op::SetXattr(
@@ -198,7 +210,11 @@ impl Model {
                     how[dice.below(3) as usize],
                 )
             }
-            _ => Op::RemoveXattr(pick(dice, any), format!("user.{}", dice.below(3)).into_bytes()),
+            _ => {
+                let user = format!("user.{}", dice.below(3)).into_bytes();
+                let names = [user, acls::ACCESS.to_vec(), acls::DEFAULT.to_vec()];
+                Op::RemoveXattr(pick(dice, any), names[dice.below(3) as usize].clone())
+            }
         }
     }
 
@@ -235,12 +251,14 @@ impl Model {
     /// copied.
     pub fn apply(&mut self, op: &Op, made: Option<Ino>) -> Result<(), Errno> {
         match op {
-            Op::Create((dir, name), kind) => {
+            Op::Create((dir, name), kind, (mode, umask)) => {
                 if self.nodes[dir].names.contains_key(name) {
                     return Err(Errno::EXIST);
                 }
                 let ino = made.unwrap_or(0);
                 let mut node = Node::new(*kind);
+                node.mode = *mode;
+                node.inherit(&self.nodes[dir], *umask);
                 match kind {
                     FileType::Symlink => node.data = b"target".to_vec(),
                     FileType::Directory => node.mode |= self.nodes[dir].mode & 0o2000,
@@ -340,7 +358,10 @@ impl Model {
                     }
                 }
             }
-            Op::Mode(ino, mode) => self.node(*ino).mode = *mode,
+            Op::Mode(ino, mode) => self.node(*ino).set_mode(*mode),
+            Op::SetXattr(ino, name, value, _) if name.starts_with(b"system.") => {
+                return self.node(*ino).set_list(name, value);
+            }
             Op::SetXattr(ino, name, value, how) => {
                 let xattrs = &mut self.node(*ino).xattrs;
                 match (how, xattrs.contains_key(name)) {
@@ -471,10 +492,12 @@ impl Model {
 /// copied.
 pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
     let caller = Caller { uid: 1, gid: 2, ..Caller::default() };
+    let root = Caller::default();
     match op {
-        Op::Create((dir, name), kind) => {
+        Op::Create((dir, name), kind, (mode, umask)) => {
+            let (mode, umask) = (*mode, *umask);
             let target: &[u8] = if *kind == FileType::Symlink { b"target" } else { b"" };
-            let node = NewNode { kind: *kind, mode: 0o755, device: 0, target, stamps: None };
+            let node = NewNode { kind: *kind, mode, umask, device: 0, target, stamps: None };
             let attr: Attr = files.create(caller, *dir, name, &node).await?;
             return Ok(Some(attr.ino));
         }
@@ -502,9 +525,9 @@ pub async fn carry_out(files: &Files, op: &Op) -> Result<Option<Ino>, Error> {
             files.set_attr(caller, *ino, &set).await?;
         }
         Op::SetXattr(ino, name, value, how) => {
-            files.set_xattr(caller, *ino, name, value, *how).await?;
+            files.set_xattr(root, *ino, name, value, *how).await?;
         }
-        Op::RemoveXattr(ino, name) => files.remove_xattr(caller, *ino, name).await?,
+        Op::RemoveXattr(ino, name) => files.remove_xattr(root, *ino, name).await?,
     }
     Ok(None)
 }

@@ -50,7 +50,7 @@ fn call(key: u64) -> Call {
 }
 
 fn plain(kind: FileType) -> NewNode<'static> {
-    NewNode { kind, mode: 0o4755, device: 0, target: b"", stamps: None }
+    NewNode { kind, mode: 0o4755, device: 0, target: b"", stamps: None, umask: 0 }
 }
 
 #[test]

@@ -87,7 +87,7 @@ impl<T: Target> Question<'_, T> {
             return self.answer_again(op).await;
         }
         Ok(match op {
-            Op::Init(asked, knows_locks) => replies::init(&asked, knows_locks)?,
+            Op::Init(asked, knows) => replies::init(&asked, knows)?,
             Op::Lookup { name } => self.look_up(name).await?,
             Op::GetAttr => Body::attr(&target.attr(ino).await?),
             Op::SetAttr(set) => {
@@ -206,20 +206,30 @@ impl<T: Target> Question<'_, T> {
 
     async fn make(&self, op: Op<'_>) -> Result<Attr, Failed> {
         let permissions = |mode: u32| (mode & PERMISSIONS) as u16;
-        let plain =
-            NewNode { kind: FileType::Regular, mode: 0, device: 0, target: b"", stamps: None };
+        let plain = NewNode {
+            kind: FileType::Regular,
+            mode: 0,
+            umask: 0,
+            device: 0,
+            target: b"",
+            stamps: None,
+        };
         let (name, node) = match op {
             Op::Symlink { name, target } => {
                 (name, NewNode { kind: FileType::Symlink, mode: 0o777, target, ..plain })
             }
-            Op::MakeDir { name, mode } => {
-                (name, NewNode { kind: FileType::Directory, mode: permissions(mode), ..plain })
+            Op::MakeDir { name, mode, umask } => {
+                let (mode, umask) = (permissions(mode), permissions(umask));
+                (name, NewNode { kind: FileType::Directory, mode, umask, ..plain })
             }
-            Op::MakeNode { name, mode, device } => {
+            Op::MakeNode { name, mode, umask, device } => {
                 let kind = replies::type_of(mode)?;
-                (name, NewNode { kind, mode: permissions(mode), device, ..plain })
+                let (mode, umask) = (permissions(mode), permissions(umask));
+                (name, NewNode { kind, mode, umask, device, ..plain })
             }
-            Op::Create { name, mode, .. } => (name, NewNode { mode: permissions(mode), ..plain }),
+            Op::Create { name, mode, umask, .. } => {
+                (name, NewNode { mode: permissions(mode), umask: permissions(umask), ..plain })
+            }
             _ => return Err(Errno::INVAL.into()),
         };
         Ok(self.target.create(self.caller(), self.header.ino, name, &node).await?)
@@ -288,7 +298,8 @@ impl<T: Target> Question<'_, T> {
     async fn xattr(&self, op: Op<'_>) -> Result<Body, Failed> {
         let (target, caller, ino) = (self.target, self.caller(), self.header.ino);
         Ok(match op {
-            Op::SetXattr { name, value, how } => {
+            Op::SetXattr { name, value, how, kills_set_gid } => {
+                let caller = Caller { witness: kills_set_gid.then_some(&NoSetGroupId), ..caller };
                 done(target.set_xattr(caller, ino, (name, value), how).await?)
             }
             Op::RemoveXattr { name } => done(target.remove_xattr(caller, ino, name).await?),
@@ -432,6 +443,21 @@ impl Witness for NoSetId {
         }
         let is_member = self.uid == 0 || self.gid == before.gid;
         self.settle_mode(mode) & if is_member { !0 } else { !0o2000 }
+    }
+
+    fn changed(&self, _attr: &Attr) {}
+}
+
+/// Lets an access control list be set, and takes set-group-id: the caller is not in the group.
+struct NoSetGroupId;
+
+impl Witness for NoSetGroupId {
+    fn judge(&self, _sight: &dyn Sight) -> Result<(), Halt> {
+        Ok(())
+    }
+
+    fn settle_mode(&self, mode: u16) -> u16 {
+        mode & !0o2000
     }
 
     fn changed(&self, _attr: &Attr) {}

@@ -4,7 +4,7 @@ use super::limits;
 use super::wire::{
     ALONE, AttrOut, EntryOut, FOLDER, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED,
 };
-use super::wire::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
+use super::wire::{InitIn, InitOut, Knows, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
 use super::wire::{ValidAttrOut, open};
 use bytes::Bytes;
 use rekindle_file::{Attr, Errno, FileType, NAME_BYTES_MAX, Space};
@@ -154,8 +154,8 @@ impl Body {
     }
 }
 
-/// Agrees on a version, bounds and flags. `knows_locks`: the mount does.
-pub fn init(asked: &InitIn, knows_locks: bool) -> Result<Body, Errno> {
+/// Agrees on a version, bounds and flags.
+pub fn init(asked: &InitIn, knows: Knows) -> Result<Body, Errno> {
     if asked.major > MAJOR {
         // The kernel asks again, in our version.
         return Ok(Body::of(&InitOut { major: MAJOR, minor: MINOR_MAX, ..InitOut::default() }));
@@ -164,11 +164,13 @@ pub fn init(asked: &InitIn, knows_locks: bool) -> Result<Body, Errno> {
         return Err(Errno::PROTO);
     }
     let pages = limits::DATA_BYTES_MAX / SPACE_BLOCK_BYTES;
+    let locks = if knows.locks { init::LOCKS } else { 0 };
+    let acls = if knows.acls { init::ACLS } else { 0 };
     Ok(Body::of(&InitOut {
         major: MAJOR,
         minor: asked.minor.min(MINOR_MAX),
         max_readahead: asked.max_readahead.min(limits::DATA_BYTES_MAX),
-        flags: asked.flags & (init::WANTED | if knows_locks { init::LOCKS } else { 0 }),
+        flags: asked.flags & (init::WANTED | locks | acls),
         max_background: limits::BACKGROUND_MAX,
         congestion_threshold: limits::BACKGROUND_MANY,
         max_write: limits::DATA_BYTES_MAX,

@@ -5,12 +5,15 @@
 //! a mount and its daemon are on one machine. A request is a header, a structure that depends on
 //! the opcode, and strings that end with NUL.
 
+mod acls;
 mod locks;
 
+pub use acls::{KNOWS_ACLS, Knows, for_any_daemon, lacks_acls};
 pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, attributes_are_old, marked, shares_locks};
 
 use super::limits;
-use rekindle_file::{Allocate, Errno, Ino, NAME_BYTES_MAX, Rename, Seek, SetXattr};
+use locks::word_at;
+use rekindle_file::{AclOf, Allocate, Errno, Ino, NAME_BYTES_MAX, Rename, Seek, SetXattr};
 use rekindle_file::{TARGET_BYTES_MAX, XATTR_BYTES_MAX};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -104,6 +107,14 @@ pub mod init {
     pub const POSIX_LOCKS: u32 = 1 << 1;
     pub const FLOCK_LOCKS: u32 = 1 << 10;
     pub const LOCKS: u32 = POSIX_LOCKS | FLOCK_LOCKS;
+
+    const POSIX_ACL: u32 = 1 << 20;
+    const DONT_MASK: u32 = 1 << 6;
+    const SETXATTR_EXT: u32 = 1 << 29;
+    /// The server keeps access control lists, and the kernel goes by them: so the server takes the
+    /// umask from modes, and is told when a list takes set-group-id. Only a mount that sends
+    /// requests as any daemon understands them ([`super::for_any_daemon`]) gets these.
+    pub const ACLS: u32 = POSIX_ACL | DONT_MASK | SETXATTR_EXT;
 }
 
 /// Flags of an opened file. The kernel keeps its pages from one open to the next (it drops them
@@ -366,7 +377,7 @@ struct RenameIn {
 struct MakeIn {
     mode: u32,
     device: u32,
-    _umask: u32,
+    umask: u32,
     _padding: u32,
 }
 
@@ -375,7 +386,7 @@ struct MakeIn {
 struct CreateIn {
     flags: u32,
     mode: u32,
-    _umask: u32,
+    umask: u32,
     _open_flags: u32,
 }
 
@@ -410,11 +421,11 @@ struct CopyIn {
     flags: u64,
 }
 
-/// What a request asks for. The inode is in its header.
+/// What a request asks for. The inode is in its header. Of something new: bits of its mode that are
+/// to go, unless the directory has a default list, are its umask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op<'a> {
-    /// Whether the mount knows of locks.
-    Init(InitIn, bool),
+    Init(InitIn, Knows),
     /// `.` and `..` are lawful here: a server of NFS asks for them.
     Lookup {
         name: &'a [u8],
@@ -429,11 +440,13 @@ pub enum Op<'a> {
     MakeNode {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
         device: u32,
     },
     MakeDir {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
     },
     Unlink {
         name: &'a [u8],
@@ -455,6 +468,7 @@ pub enum Op<'a> {
     Create {
         name: &'a [u8],
         mode: u32,
+        umask: u32,
         flags: u32,
     },
     Read {
@@ -491,6 +505,8 @@ pub enum Op<'a> {
         name: &'a [u8],
         value: &'a [u8],
         how: SetXattr,
+        /// An access control list takes set-group-id.
+        kills_set_gid: bool,
     },
     Xattr {
         name: &'a [u8],
@@ -640,16 +656,19 @@ impl<'a> Body<'a> {
             opcode::UNLINK => Op::Unlink { name: self.name()? },
             opcode::RMDIR => Op::RemoveDir { name: self.name()? },
             opcode::MKDIR => {
-                let [mode, _umask] = self.take::<[u32; 2]>()?;
-                Op::MakeDir { name: self.name()?, mode }
+                let [mode, umask] = self.take::<[u32; 2]>()?;
+                let (mode, umask) = acls::asked(mode, umask);
+                Op::MakeDir { name: self.name()?, mode, umask }
             }
             opcode::MKNOD => {
-                let MakeIn { mode, device, .. } = self.take()?;
-                Op::MakeNode { name: self.name()?, mode, device }
+                let MakeIn { mode, umask, device, .. } = self.take()?;
+                let (mode, umask) = acls::asked(mode, umask);
+                Op::MakeNode { name: self.name()?, mode, umask, device }
             }
             opcode::CREATE => {
-                let CreateIn { flags, mode, .. } = self.take()?;
-                Op::Create { name: self.name()?, mode, flags }
+                let CreateIn { flags, mode, umask, .. } = self.take()?;
+                let (mode, umask) = acls::asked(mode, umask);
+                Op::Create { name: self.name()?, mode, umask, flags }
             }
             opcode::SYMLINK => {
                 let (name, target) = (self.name()?, self.string()?);
@@ -748,7 +767,8 @@ impl<'a> Body<'a> {
             opcode::GETXATTR => Op::Xattr { name: self.xattr_name()?, size },
             _ => {
                 let name = self.xattr_name()?;
-                let how = match flags {
+                let kills_set_gid = flags & acls::KILLS_SET_GID != 0;
+                let how = match flags & !acls::KILLS_SET_GID {
                     0 => SetXattr::Any,
                     XATTR_CREATE => SetXattr::Create,
                     XATTR_REPLACE => SetXattr::Replace,
@@ -758,16 +778,17 @@ impl<'a> Body<'a> {
                     return Err(Errno::TOOBIG);
                 }
                 let value = self.0.get(..size as usize).ok_or(Errno::INVAL)?;
-                Op::SetXattr { name, value, how }
+                Op::SetXattr { name, value, how, kills_set_gid }
             }
         })
     }
 
-    /// Takes the name of an extended attribute. Those of the system (access control lists) have a
-    /// meaning that the server does not enforce, so it does not take them.
+    /// Takes the name of an extended attribute. Of those of the system, which have a meaning, only
+    /// access control lists are known.
     fn xattr_name(&mut self) -> Result<&'a [u8], Errno> {
         match self.string()? {
             name if name.is_empty() || name.len() > NAME_BYTES_MAX => Err(Errno::RANGE),
+            name if AclOf::named(name).is_some() => Ok(name),
             name if name.starts_with(b"system.") => Err(Errno::OPNOTSUPP),
             // A class without a name in it.
             name if name.iter().position(|byte| *byte == b'.') == Some(name.len() - 1) => {

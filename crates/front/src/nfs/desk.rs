@@ -1,6 +1,6 @@
 //! The desk where the calls of one client are answered: which program, by whom, and as whom.
 
-use super::answer::Question;
+use super::answer::{Question, lists};
 use super::forward::{Ask, Away, Lines, Next, Patience, Reply, Visited, Who};
 use super::limits;
 use super::meters::Meters;
@@ -57,6 +57,7 @@ impl<E: Exports> Desk<E> {
         let (first, last) = match call.program {
             nfs3::PROGRAM => (nfs3::VERSION, v4::VERSION),
             mount3::PROGRAM => (mount3::VERSION, mount3::VERSION),
+            lists::PROGRAM => (lists::VERSION, lists::VERSION),
             _ => return Some(rpc::head(call.xid, Outcome::NoProgram)),
         };
         if !(first..=last).contains(&call.version) {
@@ -90,7 +91,7 @@ impl<E: Exports> Desk<E> {
         self.answer_version_3((&call, record), &caller, &host).await
     }
 
-    /// Answers a call of version 3 or of MOUNT, here or where its volume is served.
+    /// Answers a call of version 3, of MOUNT or about lists, here or where its volume is served.
     async fn answer_version_3(
         &self,
         (call, record): (&rpc::Call<'_>, &[u8]),
@@ -165,6 +166,9 @@ fn replied(xid: u32, answered: Result<Vec<u8>, Failed>) -> Vec<u8> {
 /// second time.
 fn changes(call: &rpc::Call<'_>) -> bool {
     use NFS_PROGRAM::*;
+    if call.program == lists::PROGRAM {
+        return call.procedure == lists::SET;
+    }
     let procedure = NFS_PROGRAM::try_from(call.procedure);
     call.program == nfs3::PROGRAM
         && matches!(
@@ -181,7 +185,7 @@ fn changes(call: &rpc::Call<'_>) -> bool {
         )
 }
 
-/// Calls of version 3 and of MOUNT, and whose they are.
+/// Calls of version 3, of MOUNT and about lists, and whose they are.
 struct Version3<'a, E: Exports> {
     server: &'a Server<E>,
     meters: &'a Meters,
@@ -204,14 +208,21 @@ impl<E: Exports> Version3<'_, E> {
             let procedure = procedure.map_err(|_| Failed::NoProcedure)?;
             return mount::answer(self.server, self.caller, procedure, Args(call.args)).await;
         }
-        let procedure = NFS_PROGRAM::try_from(call.procedure).map_err(|_| Failed::NoProcedure)?;
+        let is_about_lists = call.program == lists::PROGRAM;
+        let procedure = match is_about_lists {
+            true => NFS_PROGRAM::NFSPROC3_NULL,
+            false => NFS_PROGRAM::try_from(call.procedure).map_err(|_| Failed::NoProcedure)?,
+        };
         let known = self.known_as(call, record).await?;
         let ask = async |is_last_try| {
             let Self { server, meters, caller, visited, .. } = *self;
             let changes = changes(call);
             let question =
                 Question { server, caller, call: known, changes, meters, visited, is_last_try };
-            question.answer(procedure, Args(call.args)).await
+            match is_about_lists {
+                true => question.answer_lists(call.procedure, Args(call.args)).await,
+                false => question.answer(procedure, Args(call.args)).await,
+            }
         };
         match ask(is_last_try).await {
             // It may have come back into service, or have moved.
@@ -234,8 +245,8 @@ impl<E: Exports> Version3<'_, E> {
         let seal = self.server.seal().await?;
         let machine = [call.machine, &[0], self.host.as_bytes()].concat();
         let at = self.server.env.wall_clock().0 / 1_000_000;
-        // A long call is a WRITE, which is not remembered.
-        let key = if record.len() > limits::SHORT_CALL_BYTES * 4 { 0 } else { seal.check(record) };
+        // A longer call is a WRITE, which is not remembered.
+        let key = if record.len() > limits::KNOWN_CALL_BYTES { 0 } else { seal.check(record) };
         Ok(Call { client: seal.check(&machine), at, key })
     }
 }

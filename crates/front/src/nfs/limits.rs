@@ -34,6 +34,9 @@ pub const UNDER_WAY_BYTES_MAX: usize = 16 * MIB as usize;
 pub const CALL_COUNTS: usize = 64 * KIB as usize;
 /// Length up to which a call is read into the session's own share of memory, bytes.
 pub const SHORT_CALL_BYTES: usize = 4 * KIB as usize;
+/// Length up to which a call is known again when it comes again, bytes: two long access control
+/// lists fit.
+pub const KNOWN_CALL_BYTES: usize = 16 * KIB as usize;
 /// Bytes of replies that are gathered before they are sent.
 pub const GATHERED_BYTES: usize = 64 * KIB as usize;
 

@@ -90,7 +90,7 @@ async fn mount<E: Exports>(
     let used = server.keep(attached);
     let (files, mut ino) = (&used.export.files, ROOT);
     for (depth, name) in names.enumerate() {
-        let dir = files.attr(ino).await.map_err(status)?;
+        let dir = files.rights(ino).await.map_err(status)?;
         caller.look_up(&dir).map_err(|_| mountstat3::MNT3ERR_ACCES)?;
         let attr = files.lookup(ino, name).await.map_err(status)?;
         if attr.kind != FileType::Directory || depth >= limits::MOUNT_DEPTH_MAX {

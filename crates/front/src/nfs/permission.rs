@@ -1,10 +1,11 @@
-//! What a caller may do, as POSIX says: rules over attributes, and nothing else.
+//! What a caller may do, as POSIX says: rules over attributes and access control lists
+//! ([`Rights`]), and nothing else.
 //!
 //! The kernel of a client has its own look (ACCESS) before it opens a file, and NFS has no open
 //! files. So an owner reads and writes its file here whatever the mode says, as through a
 //! descriptor that it has; and a file that may be executed may be read.
 
-use rekindle_file::{Attr, Errno, FileType, SetAttr, without_set_id};
+use rekindle_file::{Attr, Errno, FileType, Rights, SetAttr, without_set_id};
 
 /// What a caller is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,49 +52,44 @@ impl Credentials {
         self.is_root() || self.uid == attr.uid
     }
 
-    /// Whether the mode gives the caller all of `wanted`. One class decides: the owner's, else the
-    /// group's, else the others'.
+    /// Whether the caller has all of `wanted` of something. One class decides: the owner's, else
+    /// that of a user whom a list names, else the groups', else the others'.
     #[must_use]
-    pub fn has(&self, attr: &Attr, wanted: u16) -> bool {
+    pub fn has(&self, of: &Rights, wanted: u16) -> bool {
         if self.is_root() {
-            let may_run = attr.kind == FileType::Directory || attr.mode & ANY_EXECUTES != 0;
+            let may_run = of.kind == FileType::Directory || of.mode & ANY_EXECUTES != 0;
             return wanted & EXECUTE == 0 || may_run;
         }
-        let class = match attr {
-            _ if self.uid == attr.uid => 6,
-            _ if self.is_in(attr.gid) => 3,
-            _ => 0,
-        };
-        (attr.mode >> class) & wanted == wanted
+        of.give(self.uid, |group| self.is_in(group), wanted)
     }
 
-    fn must_have(&self, attr: &Attr, wanted: u16) -> Ruled {
-        if self.has(attr, wanted) { Ok(()) } else { Err(Errno::ACCESS) }
+    fn must_have(&self, of: &Rights, wanted: u16) -> Ruled {
+        if self.has(of, wanted) { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// Whether the caller may look names of a directory up.
-    pub fn look_up(&self, dir: &Attr) -> Ruled {
+    pub fn look_up(&self, dir: &Rights) -> Ruled {
         self.must_have(dir, EXECUTE)
     }
 
     /// Whether the caller may list a directory.
-    pub fn list(&self, dir: &Attr) -> Ruled {
+    pub fn list(&self, dir: &Rights) -> Ruled {
         self.must_have(dir, READ)
     }
 
     /// Whether the caller may read a file.
-    pub fn read(&self, file: &Attr) -> Ruled {
+    pub fn read(&self, file: &Rights) -> Ruled {
         let may = self.owns(file) || self.has(file, READ) || self.has(file, EXECUTE);
         if may { Ok(()) } else { Err(Errno::ACCESS) }
     }
 
     /// Whether the caller may write a file.
-    pub fn write(&self, file: &Attr) -> Ruled {
+    pub fn write(&self, file: &Rights) -> Ruled {
         if self.owns(file) { Ok(()) } else { self.must_have(file, WRITE) }
     }
 
     /// Whether the caller may make a name in a directory.
-    pub fn make(&self, dir: &Attr) -> Ruled {
+    pub fn make(&self, dir: &Rights) -> Ruled {
         self.must_have(dir, WRITE | EXECUTE)
     }
 
@@ -105,7 +101,7 @@ impl Credentials {
 
     /// Whether the caller may take a name out of a directory. In a sticky one, only the owner of
     /// what it leads to, or of the directory, may.
-    pub fn remove(&self, dir: &Attr, what: &Attr) -> Ruled {
+    pub fn remove(&self, dir: &Rights, what: &Attr) -> Ruled {
         self.make(dir)?;
         let is_theirs = !self.owns(dir) && !self.owns(what);
         if dir.mode & STICKY != 0 && is_theirs { Err(Errno::PERM) } else { Ok(()) }
@@ -113,7 +109,13 @@ impl Credentials {
 
     /// Whether the caller may move what a name leads to from one directory to another, in the place
     /// of what is there.
-    pub fn rename(&self, from: &Attr, to: &Attr, what: &Attr, there: Option<&Attr>) -> Ruled {
+    pub fn rename(
+        &self,
+        from: &Rights,
+        to: &Rights,
+        what: &Rights,
+        there: Option<&Rights>,
+    ) -> Ruled {
         self.remove(from, what)?;
         match there {
             Some(there) => self.remove(to, there)?,
@@ -125,7 +127,7 @@ impl Credentials {
     }
 
     /// Whether the caller may set attributes. `is_now` says that the times are those of the server.
-    pub fn set(&self, attr: &Attr, set: &SetAttr, is_now: bool) -> Ruled {
+    pub fn set(&self, attr: &Rights, set: &SetAttr, is_now: bool) -> Ruled {
         let owns = self.owns(attr);
         if set.mode.is_some() && !owns {
             return Err(Errno::PERM);
@@ -150,6 +152,11 @@ impl Credentials {
             true => Err(Errno::PERM),
             false => Ok(()),
         }
+    }
+
+    /// Whether the caller may set an access control list.
+    pub fn set_list(&self, attr: &Attr) -> Ruled {
+        if self.owns(attr) { Ok(()) } else { Err(Errno::PERM) }
     }
 
     /// Returns the mode that a file has after the caller wrote to it.

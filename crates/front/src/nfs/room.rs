@@ -1,11 +1,15 @@
 //! The room that the reply to a call may take.
 
+use super::answer::lists;
 use super::xdr::{Args, Garbage};
 use super::{handle, limits, rpc, v4};
 use nfs3_types::nfs3::{self, NFS_PROGRAM};
 
 /// Returns the bytes of data that the reply to a call may have.
 pub fn reply_bytes(call: &rpc::Call<'_>) -> usize {
+    if call.program == lists::PROGRAM && call.procedure == lists::GET {
+        return lists::LISTS_BYTES_MAX;
+    }
     if call.program != nfs3::PROGRAM {
         return 0;
     }

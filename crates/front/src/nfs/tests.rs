@@ -1,6 +1,7 @@
 //! Calls of clients that the test plays, over file systems in memory.
 
 mod hostile;
+mod lists;
 mod names;
 mod replay;
 

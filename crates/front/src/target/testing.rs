@@ -6,8 +6,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rekindle_env::Moment;
 use rekindle_file::{
-    Allocate, Attr, Call, Caller, Entry, Errno, Error, FileType, Halt, Ino, KeptLately, NewNode,
-    Origin, ROOT, Rename, Seek, SetAttr, SetXattr, Sight, Space, Time,
+    Acl, AclOf, Allocate, Attr, Call, Caller, Entry, Errno, Error, FileType, Halt, Ino, KeptLately,
+    NewNode, Origin, ROOT, Rename, Rights, Seek, SetAttr, SetXattr, Sight, Space, Time,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -69,7 +69,7 @@ impl Node {
         let attr = Attr {
             ino,
             kind: node.kind,
-            mode: node.mode,
+            mode: node.mode & !node.umask,
             links: if is_dir { 2 } else { 1 },
             uid: caller.uid,
             gid: caller.gid,
@@ -83,6 +83,11 @@ impl Node {
         };
         let content = node.target.to_vec();
         Self { attr, content, names: BTreeMap::new(), parent, xattrs: BTreeMap::new() }
+    }
+
+    fn rights(&self) -> Rights {
+        let acl = self.xattrs.get(AclOf::Access.name());
+        Rights { attr: self.attr, acl: acl.and_then(|acl| Acl::parse(acl).ok()) }
     }
 
     fn resize(&mut self, size: usize) {
@@ -192,12 +197,15 @@ impl Sight for State {
     fn attr(&self, ino: Ino) -> Result<Attr, Halt> {
         Ok(self.nodes.get(&ino).ok_or(Errno::STALE)?.attr)
     }
-    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Attr>, Halt> {
+    fn rights(&self, ino: Ino) -> Result<Rights, Halt> {
+        Ok(self.nodes.get(&ino).ok_or(Errno::STALE)?.rights())
+    }
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Rights>, Halt> {
         let node = self.nodes.get(&dir).ok_or(Errno::STALE)?;
         if node.attr.kind != FileType::Directory {
             return Err(Errno::NOTDIR.into());
         }
-        node.names.get(name).map(|(_, ino)| Sight::attr(self, *ino)).transpose()
+        node.names.get(name).map(|(_, ino)| Sight::rights(self, *ino)).transpose()
     }
     fn kept(&self, ino: Ino) -> Result<Option<Bytes>, Halt> {
         Ok(self.kept.get(&ino).map(|kept| Bytes::copy_from_slice(kept)))
@@ -215,6 +223,7 @@ impl Memory {
             device: 0,
             target: b"",
             stamps: None,
+            umask: 0,
         };
         let root = Node::new(ROOT, ROOT, Caller::default(), &root);
         let state = State {
@@ -251,6 +260,9 @@ impl Target for Memory {
     }
     async fn attr(&self, ino: Ino) -> Done<Attr> {
         Ok(self.state.lock().node(ino)?.attr)
+    }
+    async fn rights(&self, ino: Ino) -> Done<Rights> {
+        Ok(self.state.lock().node(ino)?.rights())
     }
     async fn set_attr(&self, caller: Caller<'_>, ino: Ino, set: &SetAttr) -> Done<Attr> {
         let mut state = self.state.lock();
@@ -294,7 +306,7 @@ impl Target for Memory {
         state.next += 1;
         let ino = state.next;
         let mut made = Node::new(ino, dir, caller, node);
-        made.attr.mode = settled(&caller, node.mode, &made.attr);
+        made.attr.mode = settled(&caller, made.attr.mode, &made.attr);
         if let Some([accessed, modified]) = node.stamps {
             (made.attr.accessed, made.attr.modified) = (accessed, modified);
         }
@@ -467,6 +479,38 @@ impl Target for Memory {
             (SetXattr::Replace, false) => return Err(Errno::NODATA.into()),
             _ => drop(xattrs.insert(name.to_vec(), value.to_vec())),
         }
+        if let (Some(AclOf::Access), Ok(acl)) = (AclOf::named(name), Acl::parse(value)) {
+            let attr = &mut state.node(ino)?.attr;
+            attr.mode = settled(&caller, attr.mode & 0o7000 | acl.mode(), attr);
+        }
+        state.note(caller);
+        Ok(())
+    }
+    async fn set_acls(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        lists: &[(AclOf, Option<Acl>)],
+    ) -> Done<()> {
+        let mut state = self.state.lock();
+        state.judge(&caller)?;
+        for (of, acl) in lists {
+            let node = state.node(ino)?;
+            match (of, acl) {
+                (AclOf::Default, Some(_)) if node.attr.kind != FileType::Directory => {
+                    return Err(Errno::ACCESS.into());
+                }
+                (_, Some(acl)) => {
+                    node.xattrs.insert(of.name().to_vec(), acl.format());
+                }
+                (_, None) => drop(node.xattrs.remove(of.name())),
+            }
+            if let (AclOf::Access, Some(acl)) = (of, acl) {
+                let mode = node.attr.mode & 0o7000 | acl.mode();
+                node.attr.mode = settled(&caller, mode, &node.attr);
+            }
+        }
+        state.tell(&caller, ino);
         state.note(caller);
         Ok(())
     }

@@ -126,7 +126,7 @@ impl Ledger {
             // The handle, two unused words, the owner.
             self.ask(opcode::FLUSH, header.ino, [0, 0, owner].as_bytes());
         }
-        let request = self.locks.asked(&header, request);
+        let request = wire::for_any_daemon(self.locks.asked(&header, request));
         let Some(header) = wire::header(&request) else { return false };
         if !wire::has_reply(header.opcode) {
             for ino in wire::forgotten(&request) {
@@ -336,6 +336,9 @@ impl Ledger {
             unique if Locks::lacks(&header, head.error) => {
                 // An older daemon has the volume now.
                 Answered::Instead(bare_reply(unique, -Errno::NOLCK.raw_os_error()))
+            }
+            unique if wire::lacks_acls(&header, &request, head.error) => {
+                Answered::Instead(bare_reply(unique, -Errno::NODATA.raw_os_error()))
             }
             _ if head.error == 0 && Locks::takes(&header, &request) => {
                 let until = self.names.locked(header.ino, now);
@@ -586,6 +589,7 @@ mod tests {
             ledger.begin();
             let (frame, init) = ledger.send().expect("a request");
             assert_eq!((frame.length as usize, init.len()), (104, 104));
+            assert_eq!(init[96..100], wire::KNOWS_ACLS.to_ne_bytes());
             assert_eq!(init[100..], wire::KNOWS_LOCKS.to_ne_bytes());
             ledger.answer(&mut reply(2, 0, &[]));
         }
@@ -600,6 +604,16 @@ mod tests {
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         let answered = ledger.answer(&mut reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
+    }
+
+    #[test]
+    fn a_daemon_without_lists_makes_modes_with_the_umask_and_no_inode_has_a_list() {
+        let mut ledger = Ledger::new(7);
+        ledger.take(request_with(opcode::MKDIR, 2, 1, b"\xb6\x01\0\0\x12\0\0\0d\0"));
+        assert_eq!(ledger.send().expect("a request").1[40..44], 0o644_u32.to_ne_bytes());
+        ledger.take(request_with(opcode::GETXATTR, 4, 5, b"12345678system.posix_acl_access\0"));
+        let answered = ledger.answer(&mut reply(4, -Errno::OPNOTSUPP.raw_os_error(), &[]));
+        assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NODATA.raw_os_error())));
     }
 
     #[test]

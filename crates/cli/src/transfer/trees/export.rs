@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::remote::Remote;
-use super::{Copy, FILES_AT_ONCE, PIECES_AT_ONCE, device_in, failed, kind_of, pieces};
+use super::{Copy, FILES_AT_ONCE, LISTS, PIECES_AT_ONCE, device_in, failed, kind_of, pieces};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_front::fuse::wire::AttrOut;
@@ -233,6 +233,13 @@ impl Export<'_> {
         let Entry { path, attr } = entry;
         let there = self.top.join(path);
         let xattrs = self.remote.xattrs(attr.ino).await.map_err(|error| failed(path, error))?;
+        // It may have got some of the folder that it is in.
+        for list in LISTS {
+            let is_its = xattrs.iter().any(|(name, _)| name == list);
+            if !is_its && kind_of(attr) != FileType::Symlink {
+                let _ = rustix::fs::lremovexattr(&there, list);
+            }
+        }
         for (name, value) in xattrs {
             let set = rustix::fs::lsetxattr(&there, &name[..], &value, XattrFlags::empty());
             if let Err(error) = set {

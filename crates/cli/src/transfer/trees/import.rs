@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::remote::Remote;
-use super::{Copy, FILES_AT_ONCE, PIECES_AT_ONCE, device_out, failed, kind_of, pieces};
+use super::{Copy, FILES_AT_ONCE, LISTS, PIECES_AT_ONCE, device_out, failed, kind_of, pieces};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_front::fuse::wire::{AttrOut, SetAttrIn, valid};
@@ -82,6 +82,8 @@ struct Import<'a> {
     copy: &'a Copy,
     top: &'a Path,
     merge: bool,
+    /// Whether what is made may get access control lists of a folder that was there.
+    inherits: bool,
     /// The folders that were made, or were there.
     dirs: HashMap<PathBuf, u64>,
     /// Files with several names that are there now, by their numbers here.
@@ -96,9 +98,11 @@ pub async fn run(remote: &Remote, copy: &Copy, tree: &Tree, (to, merge): (u64, b
             .next("--to names another one, and --merge copies into this one")
             .kind(Kind::Exists));
     }
+    let had = remote.xattrs(to).await.map_err(|error| failed(&tree.top, error))?;
+    let inherits = merge || had.iter().any(|(name, _)| LISTS.contains(&&name[..]));
     let dirs = HashMap::from([(PathBuf::new(), to)]);
     let (top, linked) = (&*tree.top, RefCell::default());
-    let mut import = Import { remote, copy, top, merge, dirs, linked };
+    let mut import = Import { remote, copy, top, merge, inherits, dirs, linked };
     for entry in tree.entries.iter().filter(|entry| entry.meta.is_dir()) {
         import.make_dir(entry).await?;
     }
@@ -248,7 +252,15 @@ impl Import<'_> {
     /// Sets what belongs to an entry besides its content.
     async fn settle(&self, entry: &Entry, ino: u64) -> Outcome {
         let path = self.top.join(&entry.path);
-        for (name, value) in xattrs(&path) {
+        let xattrs = xattrs(&path);
+        for list in LISTS.iter().filter(|_| self.inherits) {
+            let is_its = xattrs.iter().any(|(name, _)| name == list);
+            if !is_its && !entry.meta.is_symlink() {
+                let removed = self.remote.remove_xattr(ino, list).await;
+                removed.map_err(|error| failed(&entry.path, error))?;
+            }
+        }
+        for (name, value) in xattrs {
             match self.remote.set_xattr(ino, &name, &value).await {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP) => {

@@ -27,6 +27,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Instant;
 
+/// The extended attributes that have access control lists.
+const LISTS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 /// Files that are copied at a time, and pieces of each.
 const FILES_AT_ONCE: usize = 32;
 const PIECES_AT_ONCE: usize = 4;

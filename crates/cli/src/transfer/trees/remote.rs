@@ -231,6 +231,14 @@ impl Remote {
         self.tell(opcode::SETXATTR, ino, &[head.as_bytes(), name, b"\0", value]).await.map(drop)
     }
 
+    /// Removes an extended attribute, if it is there.
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Done<()> {
+        match self.tell(opcode::REMOVEXATTR, ino, &[name, b"\0"]).await {
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
     /// Returns the extended attributes of an inode.
     pub async fn xattrs(&self, ino: u64) -> Done<Vec<(Vec<u8>, Bytes)>> {
         let head = [PIECE_BYTES as u32, 0];

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tokio::io::DuplexStream;
 use zerocopy::FromBytes;
 
+mod acls;
 mod locks;
 
 const CLIENT: u64 = 7;

@@ -1,7 +1,8 @@
 //! The words about locks: what the kernel asks of them, and how a mount says that it knows of them.
 
 use super::{
-    Body, IN_HEADER_BYTES, InitOut, OUT_HEADER_BYTES, Op, OutHeader, header, init, opcode,
+    Body, IN_HEADER_BYTES, InitOut, KNOWS_ACLS, Knows, OUT_HEADER_BYTES, Op, OutHeader, header,
+    init, opcode,
 };
 use crate::held::ranges::Span;
 use rekindle_file::Errno;
@@ -11,9 +12,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// What a mount puts into the last word of INIT, which the kernel leaves free: it passes INTERRUPT
 /// on for locks that are waited for, and answers a FLUSH of an owner without locks by itself.
 pub const KNOWS_LOCKS: u32 = 0x524b_0002;
-/// Bytes of an INIT behind its header, and where its last word is.
+/// Bytes of an INIT behind its header, and where its last words are.
 const INIT_BYTES: usize = 64;
 const INIT_MARK: usize = INIT_BYTES - 4;
+const INIT_MARK_OF_ACLS: usize = INIT_BYTES - 8;
 
 const NOTIFY_INVAL_INODE: i32 = 2;
 const LOCK_WHOLE: u32 = 1 << 0;
@@ -96,18 +98,19 @@ impl LockOut {
 }
 
 /// Returns the word at a place.
-fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn word_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::read_from_prefix(bytes.get(at..)?).ok()?.0)
 }
 
-/// Marks an INIT as that of a mount that knows of locks. A daemon that does not look for the mark
-/// passes over it.
+/// Marks an INIT as that of a mount that knows of locks and of access control lists. A daemon that
+/// does not look for a mark passes over it.
 #[must_use]
 pub fn marked(init: &[u8]) -> Option<Vec<u8>> {
     let mut header = header(init)?;
     let mut body = init.get(IN_HEADER_BYTES..)?.to_vec();
     body.resize(body.len().max(INIT_BYTES), 0);
     body[INIT_MARK..INIT_BYTES].copy_from_slice(&KNOWS_LOCKS.to_ne_bytes());
+    body[INIT_MARK_OF_ACLS..INIT_MARK].copy_from_slice(&KNOWS_ACLS.to_ne_bytes());
     header.length = (IN_HEADER_BYTES + body.len()) as u32;
     Some([header.as_bytes(), &body].concat())
 }
@@ -163,7 +166,8 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn init(&mut self) -> Result<Op<'a>, Errno> {
-        let knows_locks = word_at(self.0, INIT_MARK) == Some(KNOWS_LOCKS);
-        Ok(Op::Init(self.take()?, knows_locks))
+        let locks = word_at(self.0, INIT_MARK) == Some(KNOWS_LOCKS);
+        let acls = word_at(self.0, INIT_MARK_OF_ACLS) == Some(KNOWS_ACLS);
+        Ok(Op::Init(self.take()?, Knows { locks, acls }))
     }
 }

@@ -36,16 +36,20 @@ fn requests_say_what_they_ask_for() {
         (opcode::LOOKUP, b"name\0".to_vec(), Op::Lookup { name: b"name" }),
         (opcode::LOOKUP, b"..\0".to_vec(), Op::Lookup { name: b".." }),
         (opcode::UNLINK, long.clone(), Op::Unlink { name: &long[..255] }),
-        (opcode::MKDIR, words(&[0o755, 0o22], b"d\0"), Op::MakeDir { name: b"d", mode: 0o755 }),
+        (
+            opcode::MKDIR,
+            words(&[0o755, 0o22], b"d\0"),
+            Op::MakeDir { name: b"d", mode: 0o755, umask: 0 },
+        ),
         (
             opcode::MKNOD,
             words(&[0o10644, 5, 0, 0], b"p\0"),
-            Op::MakeNode { name: b"p", mode: 0o10644, device: 5 },
+            Op::MakeNode { name: b"p", mode: 0o10644, umask: 0, device: 5 },
         ),
         (
             opcode::CREATE,
             words(&[2, 0o644, 0, 0], b"f\0"),
-            Op::Create { name: b"f", mode: 0o644, flags: 2 },
+            Op::Create { name: b"f", mode: 0o644, umask: 0, flags: 2 },
         ),
         (opcode::SYMLINK, b"l\0a/b\0".to_vec(), Op::Symlink { name: b"l", target: b"a/b" }),
         (opcode::LINK, words(&[7, 0], b"n\0"), Op::Link { ino: 7, name: b"n" }),
@@ -66,7 +70,12 @@ fn requests_say_what_they_ask_for() {
         (
             opcode::SETXATTR,
             words(&[2, 1], b"user.x\0ab"),
-            Op::SetXattr { name: b"user.x", value: b"ab", how: SetXattr::Create },
+            Op::SetXattr {
+                name: b"user.x",
+                value: b"ab",
+                how: SetXattr::Create,
+                kills_set_gid: false,
+            },
         ),
         (
             opcode::FALLOCATE,
@@ -113,7 +122,7 @@ fn bad_input_gets_the_error_of_posix() {
         (opcode::SETXATTR, xattr(256), Errno::RANGE),
         (opcode::SETXATTR, xattr(0), Errno::RANGE),
         (opcode::SETXATTR, words(&[1, 0], b"user.\0a"), Errno::INVAL),
-        (opcode::GETXATTR, words(&[1, 0], b"system.posix_acl_access\0"), Errno::OPNOTSUPP),
+        (opcode::GETXATTR, words(&[1, 0], b"system.nfs4_acl\0"), Errno::OPNOTSUPP),
         (opcode::FALLOCATE, words(&[0, 0, 1, 0, 2, 0, 2, 0], b""), Errno::OPNOTSUPP),
         (opcode::FALLOCATE, words(&[0, 0, 1, 0, 0, 0, 0, 0], b""), Errno::INVAL),
         (opcode::LSEEK, words(&[0, 0, 8, 0, 0, 0], b""), Errno::INVAL),

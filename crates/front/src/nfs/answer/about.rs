@@ -15,7 +15,9 @@ use nfs3_types::nfs3::{
     nfstime3, post_op_attr, sattr3, sattrguard3, set_atime, set_mtime,
 };
 use nfs3_types::xdr_codec::Void;
-use rekindle_file::{Attr, Errno, FILE_BYTES_MAX, FileType, NAME_BYTES_MAX, SetAttr, Sight, Time};
+use rekindle_file::{
+    Attr, Errno, FILE_BYTES_MAX, FileType, NAME_BYTES_MAX, Rights, SetAttr, Sight, Time,
+};
 
 /// Inodes that are said to be free: their number has no bound of its own.
 const INODES_FREE: u64 = 1 << 40;
@@ -100,7 +102,7 @@ impl<E: Exports> Question<'_, E> {
             .as_ref()
             .map_or((SetAttr::default(), true), |wanted| (wanted.set, wanted.is_now));
         let rule = |caller: &Credentials, sight: &dyn Sight| {
-            let attr = sight.attr(place.ino)?;
+            let attr = sight.rights(place.ino)?;
             if guard.is_some_and(|guard| guard != time(attr.changed)) {
                 // NFS has a status for this; see `replies::status`.
                 return Err(Errno::CANCELED.into());
@@ -131,7 +133,7 @@ impl<E: Exports> Question<'_, E> {
         let (handle, asked) = (handle::read(&mut args)?, args.u32()?);
         let done = async {
             let place = self.place(handle).await?;
-            let attr = place.export.files.attr(place.ino).await?;
+            let attr = place.export.files.rights(place.ino).await?;
             let mut access = asked & granted(self.caller, &attr);
             if self.may_change(&place).is_err() {
                 access &= !(nfs3::ACCESS3_MODIFY | nfs3::ACCESS3_EXTEND | nfs3::ACCESS3_DELETE);
@@ -219,7 +221,7 @@ impl<E: Exports> Question<'_, E> {
 }
 
 /// Returns all that a caller may do, in the bits of ACCESS.
-pub fn granted(caller: &Credentials, attr: &Attr) -> u32 {
+pub fn granted(caller: &Credentials, attr: &Rights) -> u32 {
     let is_dir = directory(attr).is_ok();
     let has = |wanted, bits| if caller.has(attr, wanted) { bits } else { 0 };
     let changes = nfs3::ACCESS3_MODIFY | nfs3::ACCESS3_EXTEND;

@@ -47,7 +47,7 @@ impl<E: Exports> Question<'_, E> {
         let done = async {
             let place = self.place(handle).await?;
             let files = &place.export.files;
-            let attr = files.attr(place.ino).await?;
+            let attr = files.rights(place.ino).await?;
             regular(&attr)?;
             self.caller.read(&attr)?;
             let count = count.min(limits::DATA_BYTES_MAX);
@@ -82,7 +82,7 @@ impl<E: Exports> Question<'_, E> {
         };
         let watched = [place.ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
-            let attr = sight.attr(place.ino)?;
+            let attr = sight.rights(place.ino)?;
             regular(&attr)?;
             caller.write(&attr)?;
             let (caller, kind) = (caller.clone(), attr.kind);
@@ -98,7 +98,7 @@ impl<E: Exports> Question<'_, E> {
             let files = &place.export.files;
             if data.is_empty() {
                 // Nothing is written, and nothing judges: the rule is asked for itself.
-                let attr = files.attr(place.ino).await?;
+                let attr = files.rights(place.ino).await?;
                 regular(&attr)?;
                 self.caller.write(&attr)?;
             } else {
@@ -133,7 +133,7 @@ impl<E: Exports> Question<'_, E> {
         let done = async {
             let place = self.place(handle).await?;
             let files = &place.export.files;
-            let attr = files.attr(place.ino).await?;
+            let attr = files.rights(place.ino).await?;
             regular(&attr)?;
             self.caller.write(&attr)?;
             files.sync().await?;

@@ -62,7 +62,7 @@ impl<E: Exports> Question<'_, E> {
             Err(failed) => return self.refuse(failed, Nfs3Option::None, plus),
         };
         let done = async {
-            let dir = place.export.files.attr(place.ino).await?;
+            let dir = place.export.files.rights(place.ino).await?;
             directory(&dir)?;
             self.caller.list(&dir)?;
             if !is_ours {

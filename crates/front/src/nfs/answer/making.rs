@@ -163,8 +163,14 @@ impl<E: Exports> Question<'_, E> {
                 _ => Some([set.accessed.unwrap_or(now), set.modified.unwrap_or(now)]),
             };
             let mode = set.mode.unwrap_or(0);
-            let node =
-                NewNode { kind: new.kind, mode, device: new.device, target: new.target, stamps };
+            let node = NewNode {
+                kind: new.kind,
+                mode,
+                umask: 0,
+                device: new.device,
+                target: new.target,
+                stamps,
+            };
             let caller = self.owner(&set, self.with(&judge));
             let made = place.export.files.create(caller, place.ino, new.name, &node).await;
             match self.settle(place, &judge, made).await {
@@ -232,7 +238,7 @@ impl<E: Exports> Question<'_, E> {
                 let Some(size) = set.size else { return Ok(found) };
                 let size = SetAttr { size: Some(size), ..SetAttr::default() };
                 let rule = |caller: &Credentials, sight: &dyn Sight| {
-                    let attr = sight.attr(found.ino)?;
+                    let attr = sight.rights(found.ino)?;
                     caller.set(&attr, &size, true)?;
                     let caller = caller.clone();
                     Ok(Box::new(move |mode| caller.mode_after_set(&attr, &size, mode)) as Mode)

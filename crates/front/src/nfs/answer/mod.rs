@@ -6,6 +6,7 @@
 pub mod about;
 mod bytes;
 mod listing;
+pub mod lists;
 pub mod making;
 pub mod naming;
 

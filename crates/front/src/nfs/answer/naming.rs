@@ -12,7 +12,7 @@ use nfs3_types::nfs3::{
     LINK3resfail, LINK3resok, LOOKUP3resfail, LOOKUP3resok, Nfs3Option, RENAME3resfail,
     RENAME3resok, RMDIR3resfail, RMDIR3resok, post_op_attr,
 };
-use rekindle_file::{Attr, Errno, Halt, Rename, Sight};
+use rekindle_file::{Attr, Errno, Halt, Rename, Rights, Sight};
 
 /// Longest name that is read at all; one beyond what a name may have is told so.
 const NAME_BYTES_READ: u32 = 1024;
@@ -28,8 +28,8 @@ pub fn find(
     sight: &dyn Sight,
     dir: u64,
     name: &[u8],
-) -> Result<(Attr, Option<Attr>), Halt> {
-    let dir_attr = sight.attr(dir)?;
+) -> Result<(Rights, Option<Rights>), Halt> {
+    let dir_attr = sight.rights(dir)?;
     directory(&dir_attr)?;
     caller.look_up(&dir_attr)?;
     Ok((dir_attr, sight.lookup(dir, name)?))
@@ -41,7 +41,7 @@ pub fn may_make(
     sight: &dyn Sight,
     dir: u64,
     name: &[u8],
-) -> Result<Attr, Halt> {
+) -> Result<Rights, Halt> {
     match find(caller, sight, dir, name)? {
         (_, Some(_)) => Err(Errno::EXIST.into()),
         (dir, None) => caller.make(&dir).map(|()| dir).map_err(Halt::from),
@@ -75,11 +75,11 @@ impl<E: Exports> Question<'_, E> {
 
     async fn found(&self, place: &Place<E::Files>, name: &[u8]) -> Result<Attr, Failed> {
         let files = &place.export.files;
-        let dir = files.attr(place.ino).await?;
+        let dir = files.rights(place.ino).await?;
         directory(&dir)?;
         self.caller.look_up(&dir)?;
         Ok(match name {
-            b"." => dir,
+            b"." => dir.attr,
             b".." => files.attr(files.parent(place.ino).await?).await?,
             name => files.lookup(place.ino, name).await?,
         })
@@ -98,7 +98,8 @@ impl<E: Exports> Question<'_, E> {
         let watched = [place.ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
             let (dir, what) = find(caller, sight, place.ino, name)?;
-            caller.remove(&dir, &what.ok_or(Errno::NOENT)?)?;
+            let what = what.ok_or(Errno::NOENT)?;
+            caller.remove(&dir, &what)?;
             Ok(passes())
         };
         let judge = self.judge(&watched, &rule);

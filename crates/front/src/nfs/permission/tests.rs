@@ -3,11 +3,11 @@
 use super::*;
 use rekindle_file::Time;
 
-fn attr(kind: FileType, mode: u16, uid: u32, gid: u32) -> Attr {
+fn attr(kind: FileType, mode: u16, uid: u32, gid: u32) -> Rights {
     let at = Time::default();
     let (links, device, size, allocated, ino) = (1, 0, 0, 0, u64::from(mode));
     let (accessed, modified, changed, created) = (at, at, at, at);
-    Attr {
+    Rights::from(Attr {
         ino,
         kind,
         mode,
@@ -21,14 +21,14 @@ fn attr(kind: FileType, mode: u16, uid: u32, gid: u32) -> Attr {
         modified,
         changed,
         created,
-    }
+    })
 }
 
-fn file(mode: u16) -> Attr {
+fn file(mode: u16) -> Rights {
     attr(FileType::Regular, mode, 10, 20)
 }
 
-fn dir(mode: u16) -> Attr {
+fn dir(mode: u16) -> Rights {
     attr(FileType::Directory, mode, 10, 20)
 }
 
@@ -118,11 +118,11 @@ fn a_sticky_directory_keeps_what_others_own() {
     for (mode, what, caller, outcome) in [
         (0o777, file(0), stranger(), Ok(())),
         (0o1777, file(0), stranger(), PERM),
-        (0o1777, mine, stranger(), Ok(())),
-        (0o1777, mine, member(), PERM),
-        (0o1777, mine, owner(), Ok(())),
-        (0o1777, mine, root(), Ok(())),
-        (0o1755, mine, stranger(), ACCESS),
+        (0o1777, mine.clone(), stranger(), Ok(())),
+        (0o1777, mine.clone(), member(), PERM),
+        (0o1777, mine.clone(), owner(), Ok(())),
+        (0o1777, mine.clone(), root(), Ok(())),
+        (0o1755, mine.clone(), stranger(), ACCESS),
     ] {
         assert_eq!(caller.remove(&dir(mode), &what), outcome, "{mode:o} {}", caller.uid);
     }
@@ -141,9 +141,43 @@ fn a_rename_asks_both_directories_what_moves_and_what_gives_way() {
     assert_eq!(caller.rename(&open, &sticky, &mine, Some(&mine)), Ok(()));
     // The `..` of a directory that moves changes.
     let moves = attr(FileType::Directory, 0o555, 12, 1);
-    let elsewhere = Attr { ino: 99, ..open };
+    let elsewhere = Rights::from(Attr { ino: 99, ..open.attr });
     assert_eq!(caller.rename(&open, &elsewhere, &moves, None), ACCESS);
     assert_eq!(caller.rename(&open, &open, &moves, None), Ok(()));
+}
+
+#[test]
+fn a_list_goes_before_the_classes_of_the_mode() {
+    use rekindle_file::{Acl, tag};
+    let list = |user: u16, named_group: u16, group: u16, mask: u16, other: u16| {
+        let entries = [
+            (tag::OWNER, 7, 0),
+            (tag::USER, user, 12),
+            (tag::GROUP_OF_FILE, group, 0),
+            (tag::GROUP, named_group, 5),
+            (tag::MASK, mask, 0),
+            (tag::OTHER, other, 0),
+        ];
+        let acl = Acl::new(&entries).unwrap();
+        let of = dir(acl.mode());
+        Rights { acl: Some(acl), ..of }
+    };
+    // The caller is user 12, and in group 5.
+    for (of, makes) in [
+        (list(7, 0, 0, 7, 0), Ok(())),
+        (list(7, 7, 7, 5, 7), ACCESS),
+        (list(5, 7, 7, 7, 7), ACCESS),
+    ] {
+        assert_eq!(stranger().make(&of), makes, "{of:?}");
+    }
+    // One who is not named goes by groups, and not by what the mask shows in the mode.
+    let other = user(13, 1, &[5]);
+    assert_eq!(other.make(&list(7, 3, 0, 7, 0)), Ok(()));
+    assert_eq!(other.make(&list(7, 1, 7, 7, 7)), ACCESS, "a group that gives less hides others");
+    assert_eq!(member().make(&list(7, 0, 0, 7, 7)), ACCESS);
+    assert_eq!(user(13, 1, &[]).make(&list(0, 0, 0, 7, 3)), Ok(()));
+    assert_eq!(owner().make(&list(0, 0, 0, 0, 0)), Ok(()));
+    assert_eq!(root().make(&list(0, 0, 0, 0, 0)), Ok(()));
 }
 
 #[test]

@@ -87,8 +87,10 @@ impl<E: Exports> Work<'_, E> {
         let changes = nfs3::ACCESS3_MODIFY | nfs3::ACCESS3_EXTEND | nfs3::ACCESS3_DELETE;
         let mut access = asked
             & match self.spot()? {
-                Spot::Exports => granted(self.caller, &self.exports_attr()) & !changes,
-                Spot::At(place) => granted(self.caller, &place.export.files.attr(place.ino).await?),
+                Spot::Exports => granted(self.caller, &self.exports_attr().into()) & !changes,
+                Spot::At(place) => {
+                    granted(self.caller, &place.export.files.rights(place.ino).await?)
+                }
             };
         if let Spot::At(place) = self.spot()?
             && self.may_change(place).is_err()
@@ -128,7 +130,7 @@ impl<E: Exports> Work<'_, E> {
             None => false,
         };
         let rule = |caller: &Credentials, sight: &dyn Sight| {
-            let attr = sight.attr(place.ino)?;
+            let attr = sight.rights(place.ino)?;
             let judged = if opened { SetAttr { size: None, ..set } } else { set };
             caller.set(&attr, &judged, is_now)?;
             let caller = caller.clone();

@@ -24,7 +24,7 @@ impl<E: Exports> Work<'_, E> {
         let count = count.min(common::DATA_BYTES_MAX) as usize;
         self.room = self.room.checked_sub(count).ok_or(Status::REP_TOO_BIG)?;
         let files = &place.export.files;
-        let attr = files.attr(place.ino).await?;
+        let attr = files.rights(place.ino).await?;
         regular(&attr)?;
         if !self.opened_for(&place, given, READ).await? {
             self.caller.read(&attr)?;
@@ -51,7 +51,7 @@ impl<E: Exports> Work<'_, E> {
         let (files, refusal) = (&place.export.files, Refusal::default());
         let rule = |caller: &Credentials, sight: &dyn Sight| {
             refusal.forget();
-            let attr = sight.attr(place.ino)?;
+            let attr = sight.rights(place.ino)?;
             regular(&attr).map_err(|status| refusal.halt(status))?;
             let kept = sight.kept(place.ino)?;
             let opened = self.check_opened(&place, kept.as_deref(), given, WRITE);
@@ -63,7 +63,7 @@ impl<E: Exports> Work<'_, E> {
         };
         if data.is_empty() {
             // Nothing is written, and nothing judges: the rule is asked for itself.
-            let attr = files.attr(place.ino).await?;
+            let attr = files.rights(place.ino).await?;
             regular(&attr)?;
             if !self.opened_for(&place, given, WRITE).await? {
                 self.caller.write(&attr)?;

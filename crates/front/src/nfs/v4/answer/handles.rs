@@ -97,7 +97,7 @@ impl<E: Exports> Work<'_, E> {
             Spot::At(place) => place,
         };
         let files = &place.export.files;
-        let dir = files.attr(place.ino).await?;
+        let dir = files.rights(place.ino).await?;
         if dir.kind == rekindle_file::FileType::Symlink {
             return Err(Status::SYMLINK.into());
         }
@@ -135,7 +135,7 @@ impl<E: Exports> Work<'_, E> {
             Spot::At(place) => place.clone(),
         };
         let files = &place.export.files;
-        let dir = files.attr(place.ino).await?;
+        let dir = files.rights(place.ino).await?;
         directory(&dir)?;
         self.caller.look_up(&dir)?;
         if place.ino == ROOT {

@@ -118,7 +118,7 @@ impl<E: Exports> Work<'_, E> {
 
     async fn list_place(&self, mut listing: Listing<'_>, place: &Place<E::Files>) -> Done {
         let files = &place.export.files;
-        let dir = files.attr(place.ino).await?;
+        let dir = files.rights(place.ino).await?;
         directory(&dir)?;
         self.caller.list(&dir)?;
         // A caller that may not look names up learns nothing of what they lead to.

@@ -73,7 +73,7 @@ impl<E: Exports> Work<'_, E> {
         let stamps = Some([set.accessed.unwrap_or(now), set.modified.unwrap_or(now)]);
         // The permissions of a symlink mean nothing.
         let mode = if kind == FileType::Symlink { 0o777 } else { set.mode.unwrap_or(0) };
-        let node = NewNode { kind, mode, device, target, stamps };
+        let node = NewNode { kind, mode, umask: 0, device, target, stamps };
         let caller = self.owner(&set, self.with(&judge));
         let files = &place.export.files;
         let made = files.create(caller, place.ino, name, &node).await;
@@ -96,7 +96,8 @@ impl<E: Exports> Work<'_, E> {
         let watched = [place.ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
             let (dir, what) = find(caller, sight, place.ino, name)?;
-            caller.remove(&dir, &what.ok_or(Errno::NOENT)?)?;
+            let what = what.ok_or(Errno::NOENT)?;
+            caller.remove(&dir, &what)?;
             Ok(as_asked())
         };
         let judge = self.judge(&watched, &rule);

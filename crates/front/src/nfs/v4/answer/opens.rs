@@ -16,7 +16,7 @@ use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::{Judge, Mode, as_asked};
 use crate::nfs::xdr::Args;
 use crate::target::Target;
-use rekindle_file::{Attr, Caller, Errno, FileType, Ino, NewNode, SetAttr, Sight};
+use rekindle_file::{Caller, Errno, FileType, Ino, NewNode, Rights, SetAttr, Sight};
 
 /// Bits of an open's access that say what is shared; the others are wishes for a delegation.
 const SHARE_BITS: u32 = 3;
@@ -104,7 +104,7 @@ impl<'a> Wish<'a> {
 }
 
 /// Lets a caller open a file.
-fn may_open(caller: &Credentials, attr: &Attr, access: u8) -> Result<(), Errno> {
+fn may_open(caller: &Credentials, attr: &Rights, access: u8) -> Result<(), Errno> {
     use crate::nfs::permission as bits;
     let reads = caller.has(attr, bits::READ) || caller.has(attr, bits::EXECUTE);
     let may =
@@ -186,7 +186,7 @@ impl<E: Exports> Work<'_, E> {
         check_name(name)?;
         let files = &place.export.files;
         let Some(how) = &wish.how else {
-            let dir = files.attr(place.ino).await?;
+            let dir = files.rights(place.ino).await?;
             super::directory(&dir)?;
             self.caller.look_up(&dir)?;
             let ino = files.lookup(place.ino, name).await?.ino;
@@ -215,7 +215,8 @@ impl<E: Exports> Work<'_, E> {
         let times = [set.accessed.unwrap_or(now), set.modified.unwrap_or(now)];
         let stamps = Some(stamped.unwrap_or(times));
         let mode = set.mode.unwrap_or(0);
-        let node = NewNode { kind: FileType::Regular, mode, device: 0, target: b"", stamps };
+        let node =
+            NewNode { kind: FileType::Regular, mode, umask: 0, device: 0, target: b"", stamps };
         let (holder, drawn) = (self.holder(), self.draw());
         let act = |held: &mut Held| {
             let shares = (wish.access, wish.deny);
@@ -300,7 +301,7 @@ impl<E: Exports> Work<'_, E> {
         let files = &place.export.files;
         regular(&files.attr(ino).await?)?;
         if is_frozen(ino) {
-            may_open(self.caller, &files.attr(ino).await?, wish.access)?;
+            may_open(self.caller, &files.rights(ino).await?, wish.access)?;
             let writes = wish.access & WRITE != 0;
             return if writes { Err(Status::ROFS.into()) } else { Ok((0, 1)) };
         }
@@ -308,7 +309,7 @@ impl<E: Exports> Work<'_, E> {
         self.note_haunt(place);
         let watched = [ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
-            let attr = sight.attr(ino)?;
+            let attr = sight.rights(ino)?;
             may_open(caller, &attr, wish.access)?;
             let Some(cut) = cut else { return Ok(as_asked()) };
             caller.set(&attr, &cut, true)?;
