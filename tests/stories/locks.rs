@@ -263,8 +263,8 @@ fn locks_of_mounts_at_two_hosts_stay_over_moves_and_the_loss_of_the_owners_host(
     hosts.end(&[0])
 }
 
-/// Two mounts write one database at the same time, while the daemon is killed. The journal is a file
-/// beside it: each program looks for that of the other once it has the lock.
+/// Two mounts write one database at the same time, while the daemon is killed. The journal is a
+/// file beside it: each program looks for that of the other once it has the lock.
 #[test]
 fn databases_are_written_through_two_mounts_at_once() -> Result<()> {
     if skipped(&["sqlite3"]) {

@@ -5,6 +5,7 @@
 mod alerts;
 mod appliance;
 mod bad_input;
+mod calls;
 mod cli;
 mod client_crash;
 mod clients;

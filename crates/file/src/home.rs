@@ -1,30 +1,24 @@
-//! The home of a file volume: its state, and how records become a new root.
+//! The home of a file volume: its state, and what staging asks of it.
 
 use crate::format::inode::Inode;
-use crate::format::page::Row;
 use crate::format::record::{WRITE, WRITE_HEAD_BYTES};
-use crate::format::rows::{Named, Totals, Xattr};
+use crate::format::rows::Totals;
 use crate::limits;
 use crate::look::unreadable;
 use crate::names::Names;
-use crate::overlay::{Dirty, Overlay};
-use crate::ranges::{Backing, Part, Ranges};
+use crate::overlay::Overlay;
 use crate::settings::RootSettings;
-use crate::state::{ORPHANS, State, Stored, decode_own};
-use crate::table::{self, Changes};
-use crate::taken::{self, Taken, touched};
+use crate::state::{ORPHANS, State, decode_own};
+use crate::table;
 use crate::types::{Error, FILE_BYTES_MAX, FileType, Ino, ROOT};
 use parking_lot::Mutex;
 use rekindle_base::Serial;
-use rekindle_block::{Extents, Layout, PAGE_BYTES};
+use rekindle_block::{Extents, Layout};
 use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_env::{BoxFuture, Moment};
-use rekindle_staging::{
-    Error as StagingError, Fold, RangeHome, Record, RecordHome, RecordRepair, Vault,
-};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
+use rekindle_staging::{Error as StagingError, Record, RecordHome, RecordRepair, Vault};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{oneshot, watch};
@@ -57,7 +51,7 @@ pub struct Home {
     pub(crate) torn: Mutex<BTreeSet<Ino>>,
     pub(crate) counted: Mutex<Option<Counted>>,
     /// Writes the extents of all files.
-    extents: Extents,
+    pub(crate) extents: Extents,
 }
 
 /// The last changes of what a front keeps of the inodes of a volume.
@@ -254,208 +248,6 @@ pub(crate) fn into_staging(error: Error) -> StagingError {
         Error::Volume(rekindle_volume::Error::Staging(error)) => error,
         other => StagingError::Invalid(other.to_string()),
     }
-}
-
-/// The commit server: many records become one new version. It reads metadata, and of files only
-/// the rest of pages that a write has changed in part.
-impl Home {
-    async fn commit(
-        &self,
-        batch: &mut Batch,
-        root: &Root,
-        records: &[Record],
-    ) -> Result<Root, Error> {
-        let mut overlay = Overlay::default();
-        for record in records {
-            overlay.add(record, None).map_err(|bad| unreadable(&bad))?;
-        }
-        let own = table::get(&self.content, root, ORPHANS).await?;
-        let (mut totals, mut own) = decode_own(own.as_ref()).map_err(|bad| unreadable(&bad))?;
-        let bytes = totals.bytes;
-        overlay.apply_to(&mut totals);
-        totals.bytes = bytes;
-        let (mut rows, mut files) = (Changes::new(), Vec::new());
-        let mut inodes: Vec<_> = overlay.inodes.into_iter().collect();
-        inodes.sort_unstable_by_key(|(ino, _)| *ino);
-        for (ino, dirty) in inodes {
-            if ino == ORPHANS {
-                own.orphans = self.write_names(batch, &own.orphans, &dirty).await?;
-                continue;
-            }
-            let stored = self.stored(root, ino).await?;
-            let before = stored.as_ref().map_or(0, |stored| stored.inode.allocated);
-            let row = self.write_inode((batch, root), stored, dirty).await?;
-            let allocated = row.as_ref().map_or(0, |stored| stored.inode.allocated);
-            // What records say of it is no less, and may be too much.
-            totals.bytes = (totals.bytes + allocated).saturating_sub(before);
-            files.extend(row.as_ref().map(|_| (ino, allocated)));
-            rows.insert(ino, row.map(|stored| stored.encode()));
-        }
-        let kept = changes_of(&overlay.kept, |kept| kept.to_vec());
-        own.kept = self.write_table(batch, &own.kept, kept).await?;
-        rows.insert(ORPHANS, Some(own.row(&totals)));
-        let root = table::update(&self.content, batch, root, rows).await?;
-        *self.counted.lock() = Some(Counted { root, totals, files });
-        Ok(root)
-    }
-
-    pub(crate) async fn stored(&self, root: &Root, ino: u64) -> Result<Option<Stored>, Error> {
-        let row = table::get(&self.content, root, ino).await?;
-        row.map(|row| Stored::decode(&row).map_err(|bad| unreadable(&bad))).transpose()
-    }
-
-    /// Writes what has changed below an inode. Returns its row; `None`: it is gone.
-    async fn write_inode(
-        &self,
-        (batch, base): (&mut Batch, &Root),
-        stored: Option<Stored>,
-        dirty: Dirty,
-    ) -> Result<Option<Stored>, Error> {
-        let inode = match &dirty.inode {
-            Some((_, None)) => return Ok(None),
-            Some((_, Some(inode))) => inode.clone(),
-            None => match &stored {
-                Some(stored) => stored.inode.clone(),
-                // A name in a directory that is gone since.
-                None => return Ok(None),
-            },
-        };
-        let empty = || Stored::new(Inode { size: 0, allocated: 0, ..inode.clone() });
-        let stored = stored.unwrap_or_else(empty);
-        let mut stored = match inode.kind {
-            FileType::Regular => self.count(batch, stored, &dirty).await?,
-            _ => stored,
-        };
-        let content = match inode.kind {
-            FileType::Regular => {
-                let old = (stored.content, stored.inode.size);
-                self.write_ranges((batch, base), old, &dirty.ranges).await?
-            }
-            FileType::Directory => self.write_names(batch, &stored.content, &dirty).await?,
-            _ => None,
-        };
-        let changes = changes_of(&dirty.xattrs, Xattr::encode);
-        let xattrs = self.write_table(batch, &stored.xattrs, changes).await?;
-        let allocated = stored.inode.allocated;
-        stored = Stored { inode: Inode { allocated, ..inode }, content, xattrs, ..stored };
-        Ok(Some(stored))
-    }
-
-    /// Returns the bytes of a file that these keys of its extents stand for.
-    pub(crate) fn bytes_of(&self, keys: Range<u64>) -> Range<u64> {
-        self.extents.bytes_of(keys)
-    }
-
-    /// Counts what a file takes after changes of it.
-    async fn count(
-        &self,
-        batch: &mut Batch,
-        stored: Stored,
-        dirty: &Dirty,
-    ) -> Result<Stored, Error> {
-        let mut stored = self.counted(batch, stored).await?;
-        let before = (stored.taken, stored.inode.allocated / PAGE_BYTES);
-        let (taken, pages) = taken::update(&self.content, batch, before, &dirty.taken).await?;
-        stored.taken = taken;
-        stored.inode.allocated = pages * PAGE_BYTES;
-        Ok(stored)
-    }
-
-    /// Finds out what a file takes where that is not known: an earlier version has written it, or
-    /// it was damaged. Reads the tree of its content, once.
-    pub(crate) async fn counted(
-        &self,
-        batch: &mut Batch,
-        mut stored: Stored,
-    ) -> Result<Stored, Error> {
-        if stored.inode.kind != FileType::Regular || stored.taken != Taken::Unknown {
-            return Ok(stored);
-        }
-        let size = stored.inode.size;
-        let extents = match stored.content {
-            Some(_) => self.extents.extents(&stored.content, 0, size).await?,
-            None => Vec::new(),
-        };
-        let data = extents.iter().filter(|extent| extent.data);
-        let ranges = data.map(|data| touched(&(data.position..data.position + data.span)));
-        let (taken, pages) = taken::write(&self.content, batch, ranges).await?;
-        stored.taken = taken;
-        stored.inode.allocated = pages * PAGE_BYTES;
-        Ok(stored)
-    }
-
-    async fn write_names(
-        &self,
-        batch: &mut Batch,
-        root: &Root,
-        dirty: &Dirty,
-    ) -> Result<Root, Error> {
-        self.write_table(batch, root, changes_of(&dirty.names, Named::encode)).await
-    }
-
-    async fn write_table(
-        &self,
-        batch: &mut Batch,
-        root: &Root,
-        changes: Changes,
-    ) -> Result<Root, Error> {
-        match changes.is_empty() {
-            true => Ok(*root),
-            false => table::update(&self.content, batch, root, changes).await,
-        }
-    }
-
-    /// Writes ranges of a file. Nothing is stored beyond its old size but what is copied.
-    async fn write_ranges(
-        &self,
-        (batch, base): (&mut Batch, &Root),
-        (root, old_size): (Root, u64),
-        ranges: &Ranges,
-    ) -> Result<Root, Error> {
-        let page = self.extents.page_bytes();
-        let (mut root, mut stored_end) = (root, old_size.next_multiple_of(page));
-        // Whole pages are copied first: what was changed in some of them since goes over them.
-        for Part { range, backing } in ranges.within(0..FILE_BYTES_MAX) {
-            let Backing::File { ino, at } = backing else { continue };
-            let other = self.stored(base, ino).await?.and_then(|stored| stored.content);
-            let begin = range.start / page * page;
-            let end = range.end.next_multiple_of(page);
-            let from = at - (range.start - begin);
-            let other = (&other, from..from + (end - begin));
-            root = self.extents.share(batch, (&root, begin), other).await?;
-            stored_end = stored_end.max(end);
-        }
-        let mut folds: Vec<Fold> = Vec::new();
-        for Part { range, backing } in ranges.within(0..FILE_BYTES_MAX) {
-            let is_zero = backing.is_zero();
-            let Backing::Record(source) = backing else { continue };
-            let end = if is_zero { range.end.min(stored_end) } else { range.end };
-            let Some(span) = end.checked_sub(range.start).filter(|span| *span > 0) else {
-                continue;
-            };
-            if is_zero && range.start == 0 && end >= stored_end {
-                root = None;
-                continue;
-            }
-            folds.push(Fold { position: range.start, span, source });
-        }
-        match folds.is_empty() {
-            true => Ok(root),
-            false => {
-                rekindle_staging::read_ahead(&mut folds).await;
-                Ok(self.extents.fold(batch, &root, &folds).await?)
-            }
-        }
-    }
-}
-
-/// The changes of a table whose rows have no children.
-fn changes_of<T>(
-    newest: &BTreeMap<u64, (Serial, Option<T>)>,
-    encode: impl Fn(&T) -> Vec<u8>,
-) -> Changes {
-    let row = |value: &T| Row { bytes: encode(value), children: Vec::new() };
-    newest.iter().map(|(position, (_, value))| (*position, value.as_ref().map(row))).collect()
 }
 
 #[cfg(test)]

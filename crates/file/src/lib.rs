@@ -7,6 +7,7 @@
 //! server); `files` for the calls; `repair` for damage.
 
 mod caller;
+mod commit;
 mod files;
 mod format;
 mod home;

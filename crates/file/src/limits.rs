@@ -7,6 +7,9 @@ use std::time::Duration;
 pub const PAGE_BYTES_MAX: usize = 16 << 10;
 /// A page with fewer bytes is joined with the next one when it is written.
 pub const PAGE_BYTES_MIN: usize = PAGE_BYTES_MAX / 4;
+/// Most bytes of a file that lie in its row: it takes no chunk of its own, and is there with its
+/// attributes. More would make long pages for a look at the attributes of many files.
+pub const ROW_BYTES_MAX: usize = 1 << 10;
 /// Most bytes that one call writes: its records are a group.
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that one call reads.

@@ -25,6 +25,8 @@ pub(crate) const HAS_XATTRS: u8 = 2;
 pub(crate) const HAS_TAKEN: u8 = 4;
 /// Flag of a regular file whose taken pages are known: without a table, they are its first ones.
 pub(crate) const IS_COUNTED: u8 = 8;
+/// Flag of a regular file whose bytes follow the inode.
+pub(crate) const IN_ROW: u8 = 16;
 
 /// The directory of the files that have no name and are in use. Its row is the volume's own.
 pub(crate) const ORPHANS: Ino = 0;
@@ -51,23 +53,48 @@ pub(crate) struct State {
 #[derive(Clone)]
 pub(crate) struct Stored {
     pub(crate) inode: Inode,
-    /// Of a file: its extents. Of a directory: its names.
-    pub(crate) content: Root,
+    pub(crate) body: Body,
     pub(crate) xattrs: Root,
     /// Of a regular file: the pages that it takes.
     pub(crate) taken: Taken,
 }
 
+/// The content of an inode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Body {
+    /// Of a file: its extents. Of a directory: its names.
+    Tree(Root),
+    /// Of a regular file with few bytes: these, up to the last one that is not zero.
+    Row(Bytes),
+}
+
+impl Body {
+    /// Returns the names of a directory, or the extents of a file whose bytes are not in its row.
+    pub(crate) fn tree(&self) -> Root {
+        match self {
+            Self::Tree(root) => *root,
+            Self::Row(_) => None,
+        }
+    }
+}
+
 impl Stored {
     /// An inode without content.
     pub(crate) fn new(inode: Inode) -> Self {
-        Self { inode, content: None, xattrs: None, taken: Taken::First(0) }
+        Self { inode, body: Body::Tree(None), xattrs: None, taken: Taken::First(0) }
     }
 
     pub(crate) fn decode(row: &Row) -> Result<Self, Bad> {
-        let (inode, flags) = Inode::decode(&row.bytes)?;
+        let (mut inode, flags) = Inode::decode(&row.bytes)?;
         let mut children = row.children.iter().copied();
-        let content = if flags & HAS_CONTENT != 0 { children.next() } else { None };
+        let body = match flags & (HAS_CONTENT | IN_ROW) {
+            0 => Body::Tree(None),
+            HAS_CONTENT => Body::Tree(children.next()),
+            IN_ROW if inode.kind == FileType::Regular => {
+                Body::Row(std::mem::take(&mut inode.target))
+            }
+            _ => return Err(Bad("the content of an inode is in two places")),
+        };
         let xattrs = if flags & HAS_XATTRS != 0 { children.next() } else { None };
         let table = if flags & HAS_TAKEN != 0 { children.next() } else { None };
         let taken = match table {
@@ -75,7 +102,7 @@ impl Stored {
             Some(table) => Taken::Table(Some(table)),
             None => Taken::First(inode.allocated / PAGE_BYTES),
         };
-        Ok(Self { inode, content, xattrs, taken })
+        Ok(Self { inode, body, xattrs, taken })
     }
 
     pub(crate) fn encode(&self) -> Row {
@@ -83,13 +110,19 @@ impl Stored {
         let is_counted = self.inode.kind == FileType::Regular && self.taken != Taken::Unknown;
         let counted = if is_counted { IS_COUNTED } else { 0 };
         let table = if let Taken::Table(table) = self.taken { table } else { None };
-        let flags = flag(&self.content, HAS_CONTENT)
+        let (tree, in_row) = match &self.body {
+            Body::Tree(root) => (*root, None),
+            Body::Row(bytes) => (None, Some(bytes)),
+        };
+        let flags = flag(&tree, HAS_CONTENT)
             | flag(&self.xattrs, HAS_XATTRS)
             | flag(&table, HAS_TAKEN)
+            | in_row.map_or(0, |_| IN_ROW)
             | counted;
-        let children: Vec<Pointer> =
-            self.content.into_iter().chain(self.xattrs).chain(table).collect();
-        Row { bytes: self.inode.encode(flags), children }
+        let children: Vec<Pointer> = tree.into_iter().chain(self.xattrs).chain(table).collect();
+        let mut bytes = self.inode.encode(flags);
+        bytes.extend_from_slice(in_row.map_or(&[], |bytes| bytes));
+        Row { bytes, children }
     }
 }
 
@@ -205,7 +238,7 @@ impl View<'_> {
         if dir == ORPHANS {
             return Ok(self.own()?.orphans);
         }
-        Ok(self.stored(dir)?.and_then(|stored| stored.content))
+        Ok(self.stored(dir)?.and_then(|stored| stored.body.tree()))
     }
 
     /// Returns the tables below the volume's own row.

@@ -9,12 +9,12 @@ use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
 use crate::limits;
 use crate::look::Stop;
 use crate::ranges::{Backing, Part};
-use crate::state::View;
+use crate::state::{Body, View};
 use crate::taken::{touched, whole};
 use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Origin, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
-use rekindle_content::tree::Root;
+use rekindle_block::PAGE_BYTES;
 use rekindle_staging::{NewRecord, RangeHome, Source};
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ const PIECE_BYTES_MAX: usize = (CHANGE_BYTES_MAX as usize - WRITE_HEAD_BYTES) & 
 struct Whereabouts {
     size: u64,
     /// What the root has.
-    root: Root,
+    body: Body,
     /// What is newer, within the range that was asked for.
     parts: Vec<(Range<u64>, Newer)>,
 }
@@ -34,7 +34,7 @@ struct Whereabouts {
 enum Newer {
     Record(Source),
     /// The content of another file, and the first byte there.
-    Content(Root, u64),
+    Content(Body, u64),
 }
 
 /// Makes one buffer of pieces; one alone stays where it is.
@@ -57,21 +57,21 @@ pub(super) fn regular(view: &View<'_>, ino: Ino) -> Result<Inode, Stop> {
 
 fn whereabouts(view: &View<'_>, ino: Ino, range: Range<u64>) -> Result<Whereabouts, Stop> {
     let size = regular(view, ino)?.size;
-    let stored = view.stored(ino)?;
-    let root = stored.and_then(|stored| stored.content);
+    let body = |ino| {
+        let stored = view.stored(ino)?;
+        Ok::<_, Stop>(stored.map_or(Body::Tree(None), |stored| stored.body))
+    };
     let mut parts = Vec::new();
     if let Some(dirty) = view.state.overlay.inodes.get(&ino) {
         for Part { range, backing } in dirty.ranges.within(range.start..range.end.min(size)) {
             let newer = match backing {
                 Backing::Record(source) => Newer::Record(source),
-                Backing::File { ino, at } => {
-                    Newer::Content(view.stored(ino)?.and_then(|stored| stored.content), at)
-                }
+                Backing::File { ino, at } => Newer::Content(body(ino)?, at),
             };
             parts.push((range, newer));
         }
     }
-    Ok(Whereabouts { size, root, parts })
+    Ok(Whereabouts { size, body: body(ino)?, parts })
 }
 
 impl Files {
@@ -86,9 +86,10 @@ impl Files {
         let length = length.min(limits::READ_BYTES_MAX);
         let range = offset..offset.saturating_add(length as u64);
         let hold = self.home.content.hold();
-        let Whereabouts { size, root, parts } =
+        let Whereabouts { size, body, parts } =
             self.look_into(ino, |view, ino| whereabouts(view, ino, range.clone())).await?;
         let length = range.end.min(size).saturating_sub(offset);
+        let root = body.tree();
         if parts.is_empty() && root.is_some() {
             let read = self.home.reader(ino).pieces(&root, offset, length).await;
             let pieces = read.inspect_err(|error| self.staged().notice(error))?;
@@ -99,7 +100,7 @@ impl Files {
         let mut out = vec![0; usize::try_from(length).unwrap_or(0)];
         let covered: u64 = parts.iter().map(|(range, _)| range.end - range.start).sum();
         if covered < length {
-            self.read_content(ino, &root, offset, &mut out).await?;
+            self.read_content(ino, &body, offset, &mut out).await?;
         }
         for (range, newer) in parts {
             let within = |byte: u64| usize::try_from(byte - offset).unwrap_or(usize::MAX);
@@ -107,7 +108,7 @@ impl Files {
             match newer {
                 Newer::Record(source) if source.read_now(0, out)? => {}
                 Newer::Record(source) => source.read(0, out).await?,
-                Newer::Content(root, at) => self.read_content(ino, &root, at, out).await?,
+                Newer::Content(body, at) => self.read_content(ino, &body, at, out).await?,
             }
         }
         drop(hold);
@@ -115,12 +116,18 @@ impl Files {
         Ok(vec![out.into()])
     }
 
-    /// Fills `out` with what a root of extents has, for a reader of this file.
-    async fn read_content(&self, ino: Ino, root: &Root, at: u64, out: &mut [u8]) -> Done<()> {
-        if root.is_none() {
-            out.fill(0);
-            return Ok(());
-        }
+    /// Fills `out` with what the root has of a file, for a reader of this file.
+    async fn read_content(&self, ino: Ino, body: &Body, at: u64, out: &mut [u8]) -> Done<()> {
+        let root = match body {
+            Body::Tree(root @ Some(_)) => root,
+            Body::Tree(None) => return Ok(out.fill(0)),
+            Body::Row(bytes) => {
+                let there = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or(&[]);
+                let (begin, rest) = out.split_at_mut(there.len().min(out.len()));
+                begin.copy_from_slice(&there[..begin.len()]);
+                return Ok(rest.fill(0));
+            }
+        };
         let reader = self.home.reader(ino);
         if !reader.read_now(root, at, out)? {
             let read = reader.read(root, at, out, true).await;
@@ -254,7 +261,7 @@ impl Files {
     pub async fn seek(&self, ino: Ino, offset: u64, what: Seek) -> Done<u64> {
         let _hold = self.home.content.hold();
         let all = |view: &View<'_>, ino| whereabouts(view, ino, offset..FILE_BYTES_MAX);
-        let Whereabouts { size, root, parts } = self.look_into(ino, all).await?;
+        let Whereabouts { size, body, parts } = self.look_into(ino, all).await?;
         if offset >= size {
             return Err(Errno::NXIO.into());
         }
@@ -265,15 +272,15 @@ impl Files {
                 Some((range, Newer::Record(source))) => {
                     (!matches!(source, Source::Zero), range.end)
                 }
-                Some((range, Newer::Content(root, from))) => {
+                Some((range, Newer::Content(body, from))) => {
                     let there = |byte: u64| byte - range.start + from;
                     let (is_data, end) =
-                        self.stored_extent(root, there(at), there(range.end)).await?;
+                        self.stored_extent(body, there(at), there(range.end)).await?;
                     (is_data, end - from + range.start)
                 }
                 None => {
                     let end = parts.peek().map_or(size, |(range, _)| range.start.min(size));
-                    self.stored_extent(&root, at, end).await?
+                    self.stored_extent(&body, at, end).await?
                 }
             };
             while parts.next_if(|(range, _)| range.end <= end).is_some() {}
@@ -290,10 +297,15 @@ impl Files {
 
     /// Says whether the root has data at `at`, and where that ends, before `end` or there. Data may
     /// go on behind that: a search in a file of many extents must not list all of them each time.
-    async fn stored_extent(&self, root: &Root, at: u64, end: u64) -> Result<(bool, u64), Error> {
-        if root.is_none() {
-            return Ok((false, end));
-        }
+    async fn stored_extent(&self, body: &Body, at: u64, end: u64) -> Result<(bool, u64), Error> {
+        let root = match body {
+            Body::Tree(root @ Some(_)) => root,
+            Body::Tree(None) => return Ok((false, end)),
+            Body::Row(bytes) => {
+                let data = (bytes.len() as u64).next_multiple_of(PAGE_BYTES);
+                return Ok(if at < data { (true, data.min(end)) } else { (false, end) });
+            }
+        };
         let reader = self.home.reader(0);
         let mut span = limits::SEEK_BYTES.min(end - at);
         loop {

@@ -13,6 +13,9 @@
 //! The row's second child, or its only one, is the table of what is kept, by inode number: a row is
 //! the front's bytes.
 //!
+//! If bytes of files lie in their rows, the version is 3, and the row is as with version 2, also
+//! without the table of what is kept.
+//!
 //! The row of a name has the name's position as its key: inode (8), type (1), the name. The row of
 //! an extended attribute: the length of the name (1), the name, the value.
 //!
@@ -28,6 +31,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Of a row without inodes that a front keeps something of, and of one with such inodes.
 const VERSION: u16 = 1;
 const VERSION_KEPT: u16 = 2;
+/// Of a volume with files whose bytes are in their rows.
+const VERSION_IN_ROWS: u16 = 3;
 /// Bits of the second number: the tables that the row has.
 const HAS_ORPHANS: u16 = 1;
 const HAS_KEPT: u16 = 2;
@@ -49,7 +54,7 @@ impl Tables {
 
     fn read(reader: &mut Reader<'_>) -> Result<(u16, Self), Bad> {
         let version = reader.u16()?;
-        if !matches!(version, VERSION | VERSION_KEPT) {
+        if !matches!(version, VERSION | VERSION_KEPT | VERSION_IN_ROWS) {
             return Err(Bad("the volume is of a newer version: upgrade rekindle"));
         }
         let has = reader.u16()?;
@@ -74,6 +79,8 @@ pub(crate) struct Totals {
     pub(crate) callers: BTreeMap<u64, VecDeque<Called>>,
     /// Inodes of which a front keeps something.
     pub(crate) kept: u64,
+    /// Whether there are, or were, files whose bytes are in their rows.
+    pub(crate) has_bytes_in_rows: bool,
 }
 
 /// A call of NFS that was carried out: seconds since 1970, and its hash.
@@ -89,13 +96,25 @@ pub(crate) struct Requests {
 impl Default for Totals {
     fn default() -> Self {
         let (clients, callers) = (BTreeMap::new(), BTreeMap::new());
-        Self { next_ino: crate::types::ROOT + 1, bytes: 0, inodes: 1, clients, callers, kept: 0 }
+        Self {
+            next_ino: crate::types::ROOT + 1,
+            bytes: 0,
+            inodes: 1,
+            clients,
+            callers,
+            kept: 0,
+            has_bytes_in_rows: false,
+        }
     }
 }
 
 impl Totals {
     pub(crate) fn encode(&self, tables: Tables) -> Vec<u8> {
-        let version = if tables.kept { VERSION_KEPT } else { VERSION };
+        let version = match (self.has_bytes_in_rows, tables.kept) {
+            (true, _) => VERSION_IN_ROWS,
+            (false, true) => VERSION_KEPT,
+            (false, false) => VERSION,
+        };
         let mut bytes = Vec::new();
         bytes.extend_from_slice(&version.to_le_bytes());
         bytes.extend_from_slice(&tables.bits().to_le_bytes());
@@ -120,7 +139,7 @@ impl Totals {
                 bytes.put_u64(*key);
             }
         }
-        if version == VERSION_KEPT {
+        if version != VERSION {
             bytes.put_u64(self.kept);
         }
         bytes
@@ -144,8 +163,10 @@ impl Totals {
             let calls = (0..reader.u32()?).map(|_| Ok((reader.u64()?, reader.u64()?)));
             callers.insert(client, calls.collect::<Result<_, Bad>>()?);
         }
-        let kept = if version == VERSION_KEPT { reader.u64()? } else { 0 };
-        Ok((Self { next_ino, bytes, inodes, clients, callers, kept }, tables))
+        let kept = if version == VERSION { 0 } else { reader.u64()? };
+        let has_bytes_in_rows = version == VERSION_IN_ROWS;
+        let totals = Self { next_ino, bytes, inodes, clients, callers, kept, has_bytes_in_rows };
+        Ok((totals, tables))
     }
 
     /// Notes that a request was carried out.
@@ -275,6 +296,13 @@ mod tests {
             assert!((0..bytes.len()).all(|end| Totals::decode(&bytes[..end]).is_err()));
         }
         check_golden("totals-kept.bin", &totals.encode(Tables { orphans: false, kept: true }));
+        totals.has_bytes_in_rows = true;
+        for tables in [Tables::default(), orphans, Tables { orphans: true, kept: true }] {
+            let bytes = totals.encode(tables);
+            assert_eq!(Totals::decode(&bytes).unwrap(), (totals.clone(), tables));
+            assert!((0..bytes.len()).all(|end| Totals::decode(&bytes[..end]).is_err()));
+        }
+        check_golden("totals-in-rows.bin", &totals.encode(orphans));
         let named = Named { name: "a".into(), ino: 7, kind: FileType::Fifo };
         assert_eq!(Named::decode(&named.encode()).unwrap(), named);
         let xattr = Xattr { name: "user.a".into(), value: "b".into() };

@@ -16,7 +16,7 @@ use crate::home::Home;
 use crate::look::unreadable;
 use crate::repair::survey::Survey;
 use crate::repair::{NAMED_MAX, found};
-use crate::state::{ORPHANS, Own, Stored, decode_own};
+use crate::state::{Body, ORPHANS, Own, Stored, decode_own};
 use crate::table;
 use crate::taken::Taken;
 use crate::types::{Error, FileType, Ino};
@@ -209,16 +209,19 @@ impl Rows<'_> {
 
     async fn inode(&mut self, batch: &mut Batch, ino: Ino, row: &Row) -> Result<Row, Error> {
         let mut stored = Stored::decode(row).map_err(|bad| unreadable(&bad))?;
-        stored.content = match stored.inode.kind {
-            FileType::Directory => self.table(batch, &stored.content, || Loss::Names(ino)).await?,
-            _ => {
-                let pruned = prune_inner(batch, &stored.content, self.fates, false).await?;
+        stored.body = match stored.body {
+            Body::Row(bytes) => Body::Row(bytes),
+            Body::Tree(names) if stored.inode.kind == FileType::Directory => {
+                Body::Tree(self.table(batch, &names, || Loss::Names(ino)).await?)
+            }
+            Body::Tree(extents) => {
+                let pruned = prune_inner(batch, &extents, self.fates, false).await?;
                 let bytes = pruned.gone.into_iter().map(|keys| self.home.bytes_of(keys));
                 let size = stored.inode.size;
                 let within = |range: Range<u64>| range.start..range.end.min(size);
                 let bytes = joined(bytes.map(within).filter(|range| !range.is_empty()));
                 self.losses.extend(bytes.into_iter().map(|range| Loss::Bytes(ino, range)));
-                pruned.root
+                Body::Tree(pruned.root)
             }
         };
         stored.xattrs = self.table(batch, &stored.xattrs, || Loss::Xattrs(ino)).await?;

@@ -92,7 +92,7 @@ impl Survey {
                 }
                 let stored = Stored::decode(&row).map_err(|bad| unreadable(&bad))?;
                 if stored.inode.kind == FileType::Directory {
-                    survey.list(home, ino, &stored.content, alive).await?;
+                    survey.list(home, ino, &stored.body.tree(), alive).await?;
                 }
             }
         }
@@ -200,7 +200,7 @@ impl Survey {
     }
 
     async fn name(&self, home: &Home, dir: Ino, position: u64) -> Result<String, Error> {
-        let names = home.stored(&self.root, dir).await?.and_then(|stored| stored.content);
+        let names = home.stored(&self.root, dir).await?.and_then(|stored| stored.body.tree());
         let row = table::get(&home.content, &names, position).await?;
         let named = row.and_then(|row| Named::decode(&row.bytes).ok());
         Ok(named.map_or_else(|| "?".to_owned(), |named| named.name.escape_ascii().to_string()))

@@ -7,7 +7,7 @@ use crate::format::rows::{Named, Totals};
 use crate::home::{Counted, Home};
 use crate::repair::survey::{Known, Survey};
 use crate::repair::{LOST_AND_FOUND, NAMED_MAX, found};
-use crate::state::{ORPHANS, Own, Stored};
+use crate::state::{Body, ORPHANS, Own, Stored};
 use crate::table::{self, Changes};
 use crate::types::{Errno, Error, FileType, Ino, ROOT, Time};
 use bytes::Bytes;
@@ -132,7 +132,7 @@ impl Tidy<'_> {
     /// Looks a name up: the position that it has, or that a new one would have.
     async fn look(&self, dir: Ino, name: &[u8]) -> Result<(u64, Option<Named>), Error> {
         let content = &self.home.content;
-        let stored = self.home.stored(self.root, dir).await?.and_then(|stored| stored.content);
+        let stored = self.home.stored(self.root, dir).await?.and_then(|stored| stored.body.tree());
         let mut free = None;
         for position in self.home.names.places(name) {
             let changed = self.names.get(&dir).and_then(|changes| changes.get(&position));
@@ -209,7 +209,8 @@ impl Tidy<'_> {
             }
             if let Some(changes) = self.names.remove(&ino) {
                 let content = &self.home.content;
-                stored.content = table::update(content, batch, &stored.content, changes).await?;
+                let names = stored.body.tree();
+                stored.body = Body::Tree(table::update(content, batch, &names, changes).await?);
                 (stored.inode.modified, stored.inode.changed) = (self.now, self.now);
             } else if before != stored.inode {
                 stored.inode.changed = self.now;

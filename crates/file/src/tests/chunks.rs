@@ -24,7 +24,7 @@ async fn write_scattered(files: &Files, file: Ino, data: &[u8], dice: &mut Rando
 
 /// The chunks that show a file's bytes.
 async fn chunks(bed: &Bed, file: Ino) -> Vec<Pointer> {
-    let content = stored(bed, file).await.content;
+    let content = stored(bed, file).await.body.tree();
     let all = tree::range(&bed.content, &content, 0..u64::MAX).await.unwrap();
     all.into_iter().map(|(_, pointer)| pointer).collect()
 }

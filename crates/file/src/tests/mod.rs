@@ -3,6 +3,7 @@
 mod bed;
 mod chunks;
 mod copying;
+mod in_rows;
 mod keeping;
 mod long;
 mod model;

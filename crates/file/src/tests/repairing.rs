@@ -38,7 +38,7 @@ impl Visitor for All {
     }
 }
 
-async fn root_of(bed: &Bed) -> Root {
+pub(super) async fn root_of(bed: &Bed) -> Root {
     bed.volumes.show("fs").await.unwrap().vault.root
 }
 
@@ -135,7 +135,7 @@ fn a_chunk_of_data_costs_its_bytes_and_they_are_named_by_path() {
             (file, bytes)
         },
         async |bed, (file, _)| {
-            let content = stored(bed, *file).await.content;
+            let content = stored(bed, *file).await.body.tree();
             let runs = tree::range(&bed.content, &content, 0..u64::MAX).await.unwrap();
             assert!(runs.len() > 3, "{}", runs.len());
             vec![runs[2].1]
@@ -170,10 +170,10 @@ fn what_is_damaged_is_an_error_and_the_rest_is_served_until_a_person_accepts() {
         let files = bed.files(Ack::Flash).await;
         let file = make(&files, ROOT, "f", FileType::Regular).await;
         let other = make(&files, ROOT, "g", FileType::Regular).await;
-        files.write(CALLER, file, 0, &[1; 10]).await.unwrap();
+        files.write(CALLER, file, 0, &[1; 2000]).await.unwrap();
         files.write(CALLER, other, 0, &[2; 10]).await.unwrap();
         files.handle().staged().drain().await.unwrap();
-        let content = stored(&bed, file).await.content;
+        let content = stored(&bed, file).await.body.tree();
         let runs = tree::range(&bed.content, &content, 0..u64::MAX).await.unwrap();
         damage(&store, &runs[0].1).await;
         (file, other)
@@ -213,10 +213,10 @@ fn a_snapshot_that_was_mended_is_seen_so_at_once() {
         let bed = Bed::start(&env, &store, 1).await;
         let files = bed.files(Ack::Flash).await;
         let file = make(&files, ROOT, "f", FileType::Regular).await;
-        files.write(CALLER, file, 0, &[1; 10]).await.unwrap();
+        files.write(CALLER, file, 0, &[1; 2000]).await.unwrap();
         bed.volumes.take_snapshot("fs", "s").await.unwrap();
         files.handle().staged().drain().await.unwrap();
-        let content = stored(&bed, file).await.content;
+        let content = stored(&bed, file).await.body.tree();
         let runs = tree::range(&bed.content, &content, 0..u64::MAX).await.unwrap();
         damage(&store, &runs[0].1).await;
         file
@@ -263,7 +263,7 @@ fn a_page_of_a_directory_costs_names_and_their_inodes_are_found() {
     after_damage(
         async |_, files| (many(files).await, read(files).await),
         async |bed, (dir, _)| {
-            let table = stored(bed, *dir).await.content;
+            let table = stored(bed, *dir).await.body.tree();
             let second = tree::above(&bed.content, &table, 0).await.unwrap().unwrap();
             vec![second.1]
         },
@@ -372,7 +372,7 @@ fn extended_attributes_and_extents_cost_no_more_than_themselves() {
         },
         async |bed, (one, other)| {
             let xattrs = stored(bed, *one).await.xattrs;
-            let content = stored(bed, *other).await.content;
+            let content = stored(bed, *other).await.body.tree();
             vec![page(bed, &xattrs, u64::MAX).await, content.unwrap()]
         },
         async |_, files, (one, other), told| {
@@ -504,7 +504,7 @@ fn what_was_put_in_disorder_is_told_and_mended_by_a_word() {
         // As if a repair had ended between its two commits: a name is gone, and no more.
         let home = files.handle().staged().record_home::<Home>().unwrap();
         let position = {
-            let root = stored(&bed, ROOT).await.content;
+            let root = stored(&bed, ROOT).await.body.tree();
             let rows = Pages::of(&bed.content, &root).next().await.unwrap().unwrap();
             let is_it = |row: &Row| Named::decode(&row.bytes).unwrap().ino == file;
             *rows.iter().find(|(_, row)| is_it(row)).unwrap().0

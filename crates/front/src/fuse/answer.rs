@@ -44,6 +44,7 @@ impl<T: Target> Question<'_, T> {
     /// Carries the request out. `turn`: that of a request about locks, among those of its file.
     pub async fn answer(&self, op: Op<'_>, turn: Option<(Turn, Cancel)>) -> Result<Body, Failed> {
         let waits = self.durably && is_change(&op);
+        let folders = self.folders(&op);
         let answer = match (turn, &op) {
             (Some((turn, cancel)), Op::SetLock { .. } | Op::TestLock(_) | Op::Flush { .. }) => {
                 self.lock(&op, turn, cancel).await?
@@ -57,7 +58,27 @@ impl<T: Target> Question<'_, T> {
         if waits {
             self.target.sync().await?;
         }
-        Ok(answer)
+        let mut after = Vec::new();
+        for folder in folders.into_iter().flatten() {
+            after.extend(self.target.attr(folder).await.ok());
+        }
+        Ok(answer.in_folders(after))
+    }
+
+    /// Returns the folders of which a request changes names: the kernel asks for them next.
+    fn folders(&self, op: &Op<'_>) -> [Option<Ino>; 2] {
+        let dir = self.header.ino;
+        match op {
+            Op::Symlink { .. }
+            | Op::MakeNode { .. }
+            | Op::MakeDir { .. }
+            | Op::Create { .. }
+            | Op::Link { .. }
+            | Op::Unlink { .. }
+            | Op::RemoveDir { .. } => [Some(dir), None],
+            Op::Rename { to: (to, _), .. } => [Some(dir), Some(*to).filter(|to| *to != dir)],
+            _ => [None, None],
+        }
     }
 
     async fn carry_out(&self, op: Op<'_>) -> Result<Body, Failed> {

@@ -2,7 +2,7 @@
 
 use super::limits;
 use super::wire::{
-    ALONE, AttrOut, EntryOut, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED,
+    ALONE, AttrOut, EntryOut, FOLDER, NameOut, OUT_HEADER_BYTES, OutHeader, SpaceOut, UNNAMED,
 };
 use super::wire::{InitIn, InitOut, MAJOR, MINOR_MAX, MINOR_MIN, OpenOut, init};
 use super::wire::{ValidAttrOut, open};
@@ -55,6 +55,8 @@ pub struct Body {
     unnamed: Vec<Attr>,
     /// Whether a lock was given to a mount that has had no company.
     is_alone: bool,
+    /// Folders of which names have changed, as they are after that.
+    folders: Vec<Attr>,
 }
 
 impl Body {
@@ -83,9 +85,14 @@ impl Body {
         Self { is_alone, ..Self::default() }
     }
 
-    /// Returns what the mount is told before the reply to a request: what it answers in the place of
-    /// the file system, once an inode is no more that a program still has open, or works in, and
-    /// whether it is alone.
+    /// The same, of a change of names in folders that have these attributes after it.
+    pub fn in_folders(self, folders: Vec<Attr>) -> Self {
+        Self { folders, ..self }
+    }
+
+    /// Returns what the mount is told before the reply to a request: what it answers in the place
+    /// of the file system, once an inode is no more that a program still has open, or works in, what
+    /// it answers of folders, and whether it is alone.
     pub fn notices(&self, unique: u64) -> Vec<Reply> {
         let notice = |error, body: &[u8]| {
             let length = (OUT_HEADER_BYTES + body.len()) as u32;
@@ -94,7 +101,8 @@ impl Body {
         };
         let unnamed = self.unnamed.iter().map(|of| notice(UNNAMED, attr(of).as_bytes()));
         let alone = self.is_alone.then(|| notice(ALONE, unique.as_bytes()));
-        unnamed.chain(alone).collect()
+        let folder = |of| notice(FOLDER, &[unique.as_bytes(), attr(of).as_bytes()].concat());
+        unnamed.chain(alone).chain(self.folders.iter().map(folder)).collect()
     }
 
     /// A name that was found or made.

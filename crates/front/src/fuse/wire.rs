@@ -162,6 +162,10 @@ pub const UNNAMED: i32 = 0x524b_0001;
 /// twice the time for which names are believed. It is for the mount.
 pub const ALONE: i32 = 0x524b_0003;
 
+/// What a reply to no request has in the place of its error: the request whose number follows, and
+/// whose reply comes next, has left a folder with the attributes behind that. It is for the mount.
+pub const FOLDER: i32 = 0x524b_0004;
+
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

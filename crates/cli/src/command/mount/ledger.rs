@@ -2,6 +2,7 @@
 //! must know to go on over another connection.
 
 use super::direct;
+use super::folders::Folders;
 use super::locks::Locks;
 use super::names::Names;
 use bytes::Bytes;
@@ -20,6 +21,10 @@ const OWN: u64 = u64::MAX;
 
 /// Most inodes without a name that are remembered.
 const UNNAMED_MAX: usize = 100_000;
+
+/// The opcode of an `ioctl`. No file of ours is a device or has any, but many programs ask each file
+/// that they open whether it is a terminal.
+const IOCTL: u32 = 39;
 
 /// Bytes of a RELEASE behind its header.
 const RELEASE_BYTES: usize = 24;
@@ -47,6 +52,7 @@ pub struct Ledger {
     keeps_in_step: bool,
     locks: Locks,
     names: Names,
+    folders: Folders,
     /// The last request for a lock of which the daemon has said that the mount has no company.
     alone: Option<u64>,
     /// The kernel's numbers of requests that the daemon has, and whose wait is to end.
@@ -106,6 +112,7 @@ impl Ledger {
             keeps_in_step: false,
             locks: Locks::default(),
             names: Names::default(),
+            folders: Folders::default(),
             alone: None,
             interrupts: VecDeque::new(),
         }
@@ -125,12 +132,14 @@ impl Ledger {
             for ino in wire::forgotten(&request) {
                 self.unnamed.remove(&ino);
                 self.names.forgotten(ino);
+                self.folders.forget(Some(ino));
             }
             return false;
         }
         if header.opcode == opcode::INIT {
             self.keeps_in_step = direct::keeps_in_step(&request);
         }
+        self.folders.asked(&header, &request);
         let number = self.next;
         self.next += 1;
         let (is_sent, is_given_up, is_interrupted) = (false, false, false);
@@ -162,10 +171,17 @@ impl Ledger {
         [header.as_bytes(), body].concat().into()
     }
 
-    /// Answers a request of the kernel without the daemon, where that is known to have nothing to
-    /// do: a file is closed of which its program has no locks.
+    /// Answers a request of the kernel without the daemon, where that has nothing to do or has said
+    /// the answer already: a file is closed of which its program has no locks, is asked what it
+    /// cannot do, or a folder is looked at after a change of its names.
     pub fn answer_at_once(&self, request: &[u8]) -> Option<Vec<u8>> {
         let header = wire::header(request)?;
+        if header.opcode == IOCTL {
+            return Some(bare_reply(header.unique, -Errno::NOTTY.raw_os_error()));
+        }
+        if let Some(reply) = self.folders.answer(&header, Instant::now()) {
+            return Some(reply);
+        }
         (!self.locks.needs(&header, request)).then(|| bare_reply(header.unique, 0))
     }
 
@@ -205,7 +221,13 @@ impl Ledger {
     fn forget(&mut self, number: u64) {
         if let Some(pending) = self.pending.remove(&number) {
             self.numbers.remove(&pending.header.unique);
+            self.note_folders(&pending.header, &pending.request, Instant::now());
         }
+    }
+
+    fn note_folders(&mut self, header: &InHeader, request: &[u8], now: Instant) {
+        let is_believed = |ino| !self.names.are_doubted(ino);
+        self.folders.answered(header, request, is_believed, now);
     }
 
     /// Whether every request has a reply.
@@ -221,6 +243,7 @@ impl Ledger {
         for number in given_up.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.forget(number);
         }
+        self.folders.forget(None);
         self.unsent = self.pending.keys().copied().collect();
         let interrupted = self.pending.values().filter(|pending| pending.is_interrupted);
         self.interrupts = interrupted.map(|pending| pending.header.unique).collect();
@@ -261,6 +284,10 @@ impl Ledger {
                 self.note_unnamed(body);
                 return Answered::Nothing;
             }
+            (0, wire::FOLDER) => {
+                self.folders.told(body);
+                return Answered::Nothing;
+            }
             (0, wire::ALONE) => {
                 self.alone = u64::read_from_prefix(body).ok().map(|(unique, _)| unique);
                 return Answered::Nothing;
@@ -273,9 +300,11 @@ impl Ledger {
             return Answered::Nothing;
         };
         self.locks.answered(&header, &request, head.error, reply);
+        let now = Instant::now();
         if head.error == 0 && self.locks.are_shared() {
-            self.names.answered(&header, &request, reply, Instant::now());
+            self.names.answered(&header, &request, reply, now);
         }
+        self.note_folders(&header, &request, now);
         let opened = match header.opcode {
             opcode::OPEN | opcode::OPENDIR if head.error == 0 => Some(header.ino),
             // The inode comes first.
@@ -309,7 +338,7 @@ impl Ledger {
                 Answered::Instead(bare_reply(unique, -Errno::NOLCK.raw_os_error()))
             }
             _ if head.error == 0 && Locks::takes(&header, &request) => {
-                let until = self.names.locked(header.ino, Instant::now());
+                let until = self.names.locked(header.ino, now);
                 let is_alone = self.alone.take() == Some(header.unique);
                 Answered::Locked(header.ino, until.filter(|_| !is_alone))
             }
@@ -532,6 +561,8 @@ mod tests {
     fn the_daemon_hears_of_a_close_where_the_program_may_have_locks() {
         let mut ledger = Ledger::new(7);
         agree(&mut ledger, 0);
+        let is_terminal = ledger.answer_at_once(&request(IOCTL, 80, 5));
+        assert_eq!(is_terminal, Some(bare_reply(80, -Errno::NOTTY.raw_os_error())));
         assert_eq!(flush(&ledger, 1), None, "an old daemon does as it likes");
         assert_eq!(ledger.handle(), None);
         agree(&mut ledger, wire::init::LOCKS);
@@ -569,6 +600,37 @@ mod tests {
         ledger.take(request_with(opcode::SETLK, 4, 5, &lock(1, 1)));
         let answered = ledger.answer(&mut reply(4, -Errno::NOSYS.raw_os_error(), &[]));
         assert_eq!(answered, Answered::Instead(bare_reply(4, -Errno::NOLCK.raw_os_error())));
+    }
+
+    #[test]
+    fn a_folder_is_not_asked_for_after_a_change_of_its_names() {
+        let mut ledger = Ledger::new(7);
+        let told = AttrOut { ino: 5, links: 3, ..AttrOut::default() };
+        let make = |ledger: &mut Ledger| {
+            ledger.take(request(opcode::MKDIR, 4, 5));
+            let head = OutHeader { length: 0, error: wire::FOLDER, unique: 0 };
+            let mut notice = [head.as_bytes(), 4_u64.as_bytes(), told.as_bytes()].concat();
+            assert_eq!(ledger.answer(&mut notice), Answered::Nothing);
+            ledger.answer(&mut reply(4, 0, &[]));
+        };
+        let look = |ledger: &Ledger| {
+            let reply = ledger.answer_at_once(&request(opcode::GETATTR, 90, 5))?;
+            let (_, out) = ValidAttrOut::read_from_suffix(&reply).expect("attributes");
+            Some((reply_bytes(&reply) == Some(reply.len()), out.attr.links))
+        };
+        make(&mut ledger);
+        assert_eq!(look(&ledger), Some((true, 3)));
+        // A daemon that was started again, and the kernel that knows the folder no more.
+        ledger.begin();
+        assert_eq!(look(&ledger), None);
+        make(&mut ledger);
+        ledger.take(request_with(opcode::FORGET, 6, 5, &1_u64.to_ne_bytes()));
+        assert_eq!(look(&ledger), None);
+        make(&mut ledger);
+        ledger.take(request(opcode::SETATTR, 8, 5));
+        assert_eq!(look(&ledger), Some((true, 3)), "it may have come first");
+        ledger.answer(&mut reply(8, 0, &[]));
+        assert_eq!(look(&ledger), None);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod direct;
 mod dying;
+mod folders;
 mod kernel;
 mod ledger;
 mod locks;

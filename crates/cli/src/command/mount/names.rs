@@ -1,6 +1,6 @@
-//! What the kernel may believe of names and attributes: for a second, as the daemon says, but not at
-//! all in a folder of which a program has locked a file. Programs that lock files of one folder at
-//! several mounts (databases, say) tell one another by names, too: a database looks for the
+//! What the kernel may believe of names and attributes: for a second, as the daemon says, but not
+//! at all in a folder of which a program has locked a file. Programs that lock files of one folder
+//! at several mounts (databases, say) tell one another by names, too: a database looks for the
 //! journal of a program that has died as soon as it has the lock.
 //!
 //! A file has its folder from the name by which it was last found before it was opened.
@@ -151,6 +151,11 @@ impl Names {
             last.map_or(now, |last| last + BELIEVED + ON_ITS_WAY)
         });
         (*until > now).then_some(*until)
+    }
+
+    /// Whether names of a folder are not believed.
+    pub fn are_doubted(&self, folder: u64) -> bool {
+        self.doubted.contains_key(&folder)
     }
 
     /// Hears that a file is open no more.

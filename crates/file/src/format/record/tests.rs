@@ -1,8 +1,9 @@
 //! Records survive, and any bytes are records or an error.
 
 use super::*;
+use crate::format::page::Row;
 use crate::format::{check_golden, page};
-use crate::state::Stored;
+use crate::state::{Body, Stored};
 use crate::taken::Taken;
 use crate::types::{FileType, Time};
 use proptest::prelude::*;
@@ -83,14 +84,28 @@ fn rows_say_which_pages_a_file_takes() {
     let mut rows = Vec::new();
     for taken in [Taken::Unknown, Taken::First(3), Taken::Table(root("03"))] {
         let inode = Inode { kind: FileType::Regular, allocated: 3 * 4096, ..inode(70_000, "") };
-        let stored = Stored { inode, content, xattrs, taken };
+        let stored = Stored { inode, body: Body::Tree(content), xattrs, taken };
         let row = stored.encode();
         let found = Stored::decode(&row).unwrap();
         assert_eq!((found.inode, found.taken), (stored.inode, taken));
-        assert_eq!((found.content, found.xattrs), (content, xattrs));
+        assert_eq!((found.body.tree(), found.xattrs), (content, xattrs));
         rows.push((rows.len() as u64, row));
     }
     check_golden("taken.bin", &page::encode(&rows).0);
+}
+
+#[test]
+fn a_row_may_have_the_bytes_of_a_regular_file() {
+    let inode = Inode { kind: FileType::Regular, size: 4, ..inode(70_000, "") };
+    let body = Body::Row(Bytes::from_static(b"abc"));
+    let stored = Stored { inode, body: body.clone(), xattrs: None, taken: Taken::First(0) };
+    let row = stored.encode();
+    let found = Stored::decode(&row).unwrap();
+    assert_eq!((found.inode, found.body), (stored.inode, body));
+    check_golden("in-row.bin", &page::encode(&[(70_000, row.clone())]).0);
+    let both = Row { bytes: [&row.bytes[..1], &[17], &row.bytes[2..]].concat(), ..row.clone() };
+    let of_dir = Row { bytes: [&[2], &row.bytes[1..]].concat(), ..row };
+    assert!(Stored::decode(&both).is_err() && Stored::decode(&of_dir).is_err());
 }
 
 proptest! {

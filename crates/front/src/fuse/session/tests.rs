@@ -1,8 +1,8 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
 use super::super::wire::{
-    ALONE, AttrOut, EntryOut, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader, SetAttrIn,
-    SizeOut, UNNAMED, ValidAttrOut, opcode, valid,
+    ALONE, AttrOut, EntryOut, FOLDER, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader,
+    SetAttrIn, SizeOut, UNNAMED, ValidAttrOut, opcode, valid,
 };
 use super::*;
 use crate::conn::Connections;
@@ -37,6 +37,8 @@ struct Line {
     unnamed: Vec<Ino>,
     /// Requests for locks of which it was told that the mount has no company.
     alone: Vec<u64>,
+    /// Folders that it was told of: the request, the inode, and how many names it has.
+    folders: Vec<(u64, Ino, u64)>,
     /// Asks the session to finish when it is dropped.
     stop: Option<oneshot::Sender<()>>,
 }
@@ -73,7 +75,14 @@ impl Site {
         for &(ino, count) in opens {
             pipe.write_all(Open { ino, count }.as_bytes()).await.unwrap();
         }
-        Line { pipe, next: 1, unnamed: Vec::new(), alone: Vec::new(), stop: Some(stop) }
+        Line {
+            pipe,
+            next: 1,
+            unnamed: Vec::new(),
+            alone: Vec::new(),
+            folders: Vec::new(),
+            stop: Some(stop),
+        }
     }
 
     /// Makes a sync wait until the result is rung.
@@ -113,6 +122,12 @@ impl Line {
         match (head.unique, head.error) {
             (0, UNNAMED) => {
                 self.unnamed.push(AttrOut::read_from_bytes(&body).unwrap().ino);
+                return Box::pin(self.reply()).await;
+            }
+            (0, FOLDER) => {
+                let (unique, attr) = u64::read_from_prefix(&body).unwrap();
+                let attr = AttrOut::read_from_bytes(attr).unwrap();
+                self.folders.push((unique / 2, attr.ino, attr.size));
                 return Box::pin(self.reply()).await;
             }
             (0, ALONE) => {
@@ -520,6 +535,29 @@ fn bytes_that_are_no_frames_end_the_session() {
         assert!(line.ask(opcode::GETATTR, ROOT, &[0; 16]).await.is_ok(), "no reply to FORGET");
         assert_eq!(line.ask(opcode::LOOKUP, ROOT, b"a/b\0").await, Err(Errno::INVAL));
         assert_eq!(line.ask(99, ROOT, b"").await, Err(Errno::NOSYS));
+    });
+}
+
+#[test]
+fn the_mount_is_told_of_the_folders_whose_names_a_request_has_changed() {
+    with_site(async |site| {
+        let mut line = site.connect(CLIENT, &[]).await;
+        let mode = [0o755_u32, 0];
+        let made = [mode.as_bytes(), b"a\0"].concat();
+        let made = line.ask(opcode::MKDIR, ROOT, &made).await.unwrap();
+        let dir = EntryOut::read_from_bytes(&made).unwrap().ino;
+        let request = line.next - 1;
+        let names = async |ino| site.files.attr(ino).await.unwrap().size;
+        assert_eq!(line.folders, [(request, ROOT, names(ROOT).await)]);
+        line.create("file").await;
+        assert_eq!(line.folders[1..], [(request + 1, ROOT, names(ROOT).await)]);
+        let moved = [&dir.to_ne_bytes()[..], b"file\0file\0"].concat();
+        line.ask(opcode::RENAME, ROOT, &moved).await.unwrap();
+        let [old, new] = [ROOT, dir].map(names);
+        let both = [(request + 2, ROOT, old.await), (request + 2, dir, new.await)];
+        assert_eq!(line.folders[2..], both);
+        line.ask(opcode::UNLINK, dir, b"none\0").await.unwrap_err();
+        assert_eq!(line.folders.len(), 4, "it has changed nothing");
     });
 }
 
