@@ -53,6 +53,14 @@ impl Mounted {
         std::fs::read_to_string(&self.trace).unwrap_or_default()
     }
 
+    /// Asks the process to end, waits until it has, and returns what it has said.
+    pub fn terminate(&mut self) -> Result<String> {
+        let pid = rustix::process::Pid::from_child(&self.process);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        wait_until("the mount to end", || self.process.try_wait().is_ok_and(|e| e.is_some()))?;
+        Ok(self.told())
+    }
+
     /// Unmounts, and expects the process to end well.
     pub fn unmount(mut self) -> Result<()> {
         Shell::new("umount").arg(&self.folder).run()?;

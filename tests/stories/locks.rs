@@ -201,6 +201,28 @@ fn locks_of_a_mount_that_was_killed_go_after_a_minute() -> Result<()> {
 }
 
 #[test]
+fn locks_of_a_mount_that_is_told_to_end_go_at_once() -> Result<()> {
+    if skipped(&["perl"]) {
+        return Ok(());
+    }
+    let daemon = Daemon::start("locks-ended")?;
+    daemon.cli(&["fs", "create", "home"])?;
+    let (mut one, two) = two_mounts(&daemon)?;
+    let (mut holder, mut other) = (Locker::new(&one.folder)?, Locker::new(&two.folder)?);
+    holder.gets("lock w 0 10")?;
+    holder.gets("flock w")?;
+    other.is_held_off("lock r 0 1")?;
+    let told = one.terminate()?;
+    ensure!(told.contains("is in use"), "{told}");
+    let began = Instant::now();
+    other.gets("lockw w 0 10")?;
+    other.gets("flockw w")?;
+    ensure!(began.elapsed() < Duration::from_secs(30), "it is asked, and not waited for");
+    drop((holder, other));
+    two.unmount()
+}
+
+#[test]
 fn locks_of_mounts_at_two_hosts_stay_over_moves_and_the_loss_of_the_owners_host() -> Result<()> {
     if skipped(&["perl"]) {
         return Ok(());

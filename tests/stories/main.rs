@@ -44,6 +44,7 @@ mod salvage;
 mod snapshots;
 mod suites;
 mod trees;
+mod two_mounts;
 mod two_nodes;
 mod upgrade;
 mod warm_memory;

@@ -126,6 +126,12 @@ pub trait Target: Clone + Send + Sync + 'static {
         offset: u64,
         data: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
+    fn write_at_end(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        data: &[u8],
+    ) -> impl Future<Output = Done<()>> + Send;
     fn allocate(
         &self,
         caller: Caller<'_>,
@@ -231,6 +237,9 @@ impl Target for Files {
     }
     async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         self.write(caller, ino, offset, data).await
+    }
+    async fn write_at_end(&self, caller: Caller<'_>, ino: Ino, data: &[u8]) -> Done<()> {
+        self.write_at_end(caller, ino, data).await
     }
     async fn allocate(
         &self,

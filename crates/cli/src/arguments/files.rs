@@ -115,9 +115,9 @@ Examples:
   rekindle mount home /mnt/home      stays until Ctrl-C or `umount /mnt/home`
   rekindle mount home /mnt/home --read-only
 
-The kernel checks permissions, and keeps locks. While the daemon is away,
-requests wait here, and go on by themselves as soon as it is back. Wants root,
-or fusermount3 (package fuse3).")]
+The kernel checks permissions; locks are the volume's, for all its mounts. While
+the daemon is away, requests wait here, and go on by themselves as soon as it is
+back. Wants root, or fusermount3 (package fuse3).")]
 pub struct Mount {
     /// The volume, of kind file
     #[arg(value_parser = parse::volume_name)]

@@ -5,13 +5,13 @@ use crate::caller::Caller;
 use crate::files::draft::Draft;
 use crate::files::frozen::is_present;
 use crate::format::inode::Inode;
-use crate::format::record::{self, WRITE_HEAD_BYTES, WriteHead};
+use crate::format::record::{self, Effect, WRITE_HEAD_BYTES, WriteHead};
 use crate::limits;
 use crate::look::Stop;
 use crate::ranges::{Backing, Part};
 use crate::state::{Body, View};
 use crate::taken::{touched, whole};
-use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Seek};
+use crate::types::{Allocate, Errno, Error, FILE_BYTES_MAX, FileType, Ino, Origin, Seek};
 use bytes::Bytes;
 use rekindle_base::limits::CHANGE_BYTES_MAX;
 use rekindle_block::PAGE_BYTES;
@@ -139,12 +139,32 @@ impl Files {
     /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
     /// [`Files::sync`].
     pub async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
+        self.write_there(Caller { origin: None, ..caller }, ino, Some(offset), data).await
+    }
+
+    /// The same, behind the end that the file has in the turn of the change. It is noted as carried
+    /// out: a second time, the bytes would be there twice.
+    pub async fn write_at_end(&self, caller: Caller<'_>, ino: Ino, data: &[u8]) -> Done<()> {
+        self.write_there(caller, ino, None, data).await
+    }
+
+    /// Writes at an offset, or else at the end. A caller's origin is noted.
+    async fn write_there(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Done<()> {
         is_present(ino)?;
         if data.len() > limits::WRITE_BYTES_MAX {
             return Err(Errno::INVAL.into());
         }
-        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
-        let end = end.ok_or(Errno::FBIG)?;
+        let end_of = |begin: u64| {
+            let end = begin.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+            end.ok_or(Errno::FBIG)
+        };
+        end_of(offset.unwrap_or(0))?;
         if data.is_empty() {
             return Ok(());
         }
@@ -152,7 +172,9 @@ impl Files {
         let plan = |view: &View<'_>| {
             judge(&caller, view)?;
             let mut inode = regular(view, ino)?;
-            let pages = touched(&(offset..end));
+            let begin = offset.unwrap_or(inode.size);
+            let end = end_of(begin)?;
+            let pages = touched(&(begin..end));
             let new = pages.end - pages.start - view.taken(ino, &pages)?;
             inode.grow(end);
             let more = inode.take(new);
@@ -162,21 +184,20 @@ impl Files {
             if let Some(witness) = caller.witness {
                 witness.changed(&inode.attr(ino));
             }
-            Ok((ino, inode, more))
+            Ok(WriteHead { ino, offset: begin, more, inode })
         };
-        let (turn, change) = self.in_turn(plan).await?;
-        let rest = self.append_bytes(turn, change, offset, data).await?;
+        let (turn, head) = self.in_turn(plan).await?;
+        let rest = self.append_bytes(turn, head, caller.origin, data).await?;
         self.keep_pace(rest).await
     }
 
     async fn append_bytes(
         &self,
         turn: Turn,
-        (ino, inode, more): (Ino, Inode, i64),
-        offset: u64,
+        mut head: WriteHead,
+        origin: Option<Origin>,
         data: &[u8],
     ) -> Done<Rest> {
-        let mut head = WriteHead { ino, offset, more, inode };
         let mut pieces = Vec::new();
         for piece in data.chunks(PIECE_BYTES_MAX) {
             let mut bytes = head.encode(piece.len());
@@ -185,8 +206,10 @@ impl Files {
             head.offset += piece.len() as u64;
             head.more = 0;
         }
-        let records: Vec<_> =
-            pieces.iter().map(|bytes| NewRecord { kind: record::WRITE, bytes }).collect();
+        let done = origin.map(|origin| record::encode(&[Effect::Done(origin)]));
+        let pieces = pieces.iter().map(|bytes| NewRecord { kind: record::WRITE, bytes });
+        let done = done.iter().map(|bytes| NewRecord { kind: record::EFFECTS, bytes });
+        let records: Vec<_> = pieces.chain(done).collect();
         self.append(turn, &records).await
     }
 

@@ -415,21 +415,24 @@ fn requests_that_were_carried_out_are_known_after_a_commit_and_a_restart() {
                 files.handle().staged().drain().await.unwrap();
             }
         }
-        let caller = Caller { origin: Some(origin(9)), ..CALLER };
-        assert_eq!(errno(files.unlink(caller, ROOT, b"absent").await), Some(Errno::NOENT));
+        let by = |request| Caller { origin: Some(origin(request)), ..CALLER };
+        let file = make(&files, ROOT, "file", FileType::Regular).await;
+        files.write(by(8), file, 2, b"at its place").await.unwrap();
+        files.write_at_end(by(4), file, b", behind").await.unwrap();
+        assert_eq!(files.read(file, 2, 99).await.unwrap(), "at its place, behind");
+        assert_eq!(errno(files.unlink(by(9), ROOT, b"absent").await), Some(Errno::NOENT));
     });
     world.crash_process();
     let env = world.env();
     world.block_on(async {
         let bed = Bed::start(&env, &store, 2).await;
         let files = bed.files(Ack::Flash).await;
-        for request in 1..4 {
+        for request in 1..5 {
             assert!(files.was_done(origin(request)).await, "{request}");
         }
-        assert!(
-            !files.was_done(origin(9)).await
-                && !files.was_done(Origin { client: 6, ..origin(1) }).await
-        );
+        for other in [origin(8), origin(9), Origin { client: 6, ..origin(1) }] {
+            assert!(!files.was_done(other).await, "{other:?}");
+        }
     });
 }
 

@@ -6,7 +6,7 @@ use super::clients::{Enrolled, HasGone};
 use super::limits;
 use super::locking::{Cancel, Turn};
 use super::replies::{self, Body, Listing};
-use super::wire::{InHeader, O_EXCL, O_TRUNC, Op, SetAttrIn, SizeOut, valid};
+use super::wire::{InHeader, O_EXCL, Op, SetAttrIn, SizeOut, valid};
 use crate::target::{Failed, Target};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -105,15 +105,14 @@ impl<T: Target> Question<'_, T> {
             Op::Symlink { .. } | Op::MakeNode { .. } | Op::MakeDir { .. } => {
                 Body::entry(&self.make(op).await?)
             }
-            Op::Create { name, flags, .. } => {
-                let attr = match self.make(op).await {
-                    Err(Failed::Errno(Errno::EXIST)) if flags & O_EXCL == 0 => {
-                        self.found(name, flags).await?
-                    }
-                    made => made?,
-                };
-                self.created(&attr).await?
-            }
+            Op::Create { flags, .. } => match self.make(op).await {
+                // Another mount has made it meanwhile. The kernel asks nothing more of a file that
+                // it takes for new: so it is to look the name up, and judge who may open that.
+                Err(Failed::Errno(Errno::EXIST)) if flags & O_EXCL == 0 => {
+                    return Err(Errno::STALE.into());
+                }
+                made => self.created(&made?).await?,
+            },
             Op::Unlink { .. } | Op::RemoveDir { .. } | Op::Rename { .. } => self.unname(op).await?,
             Op::Link { ino: linked, name } => {
                 Body::entry(&target.link(caller, linked, ino, name).await?)
@@ -186,7 +185,12 @@ impl<T: Target> Question<'_, T> {
             | Op::MakeNode { name, .. }
             | Op::MakeDir { name, .. }
             | Op::Link { name, .. } => Body::entry(&found(name).await?),
-            Op::Create { name, .. } => self.created(&found(name).await?).await?,
+            Op::Create { name, .. } => match found(name).await? {
+                made if made.uid == self.header.uid => self.created(&made).await?,
+                // Another mount has put it there since.
+                _ => return Err(Errno::STALE.into()),
+            },
+            Op::Write { data, .. } => size_of_reply(data.len()),
             _ => Body::default(),
         })
     }
@@ -235,19 +239,6 @@ impl<T: Target> Question<'_, T> {
         Ok(self.target.create(self.caller(), self.header.ino, name, &node).await?)
     }
 
-    /// Finds the file of a CREATE that another mount has made meanwhile.
-    async fn found(&self, name: &[u8], flags: u32) -> Result<Attr, Failed> {
-        let attr = self.target.lookup(self.header.ino, name).await?;
-        if attr.kind != FileType::Regular {
-            return Err(Errno::EXIST.into());
-        }
-        if flags & O_TRUNC == 0 {
-            return Ok(attr);
-        }
-        let empty = SetAttr { size: Some(0), ..SetAttr::default() };
-        Ok(self.target.set_attr(self.caller(), attr.ino, &empty).await?)
-    }
-
     async fn created(&self, attr: &Attr) -> Result<Body, Failed> {
         self.open(attr.ino).await?;
         Ok(Body::created(attr))
@@ -266,10 +257,13 @@ impl<T: Target> Question<'_, T> {
                 Body::pieces(target.pieces(ino, offset, size as usize).await?)
             }
             Op::Write { offset, kills_set_id, data } => {
-                within(offset, data.len() as u64)?;
+                within(offset.unwrap_or(0), data.len() as u64)?;
                 let witness = kills_set_id.then(|| self.no_set_id());
                 let caller = settled(caller, witness.as_ref());
-                target.write(caller, ino, offset, data).await?;
+                match offset {
+                    Some(offset) => target.write(caller, ino, offset, data).await?,
+                    None => target.write_at_end(caller, ino, data).await?,
+                }
                 size_of_reply(data.len())
             }
             Op::Allocate { what, offset, length } => {
@@ -369,6 +363,7 @@ fn is_unrepeatable(op: &Op<'_>) -> bool {
     use rekindle_file::SetXattr;
     match op {
         Op::SetXattr { how, .. } => *how != SetXattr::Any,
+        Op::Write { offset, .. } => offset.is_none(),
         Op::Symlink { .. }
         | Op::MakeNode { .. }
         | Op::MakeDir { .. }

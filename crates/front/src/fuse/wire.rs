@@ -128,6 +128,8 @@ pub mod open {
     pub const DIRECT: u32 = 1 << 0;
 }
 
+/// Flag of a WRITE of the kernel's pages, and not of a program.
+const WRITE_CACHE: u32 = 1 << 0;
 /// Flag of a WRITE by a caller that must not keep set-id bits.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
 
@@ -148,9 +150,9 @@ pub mod valid {
     pub const KILL_SET_ID: u32 = 1 << 11;
 }
 
-/// Flags of open(2) that CREATE looks at.
+/// Flags of open(2) that CREATE looks at, and, the last one, WRITE.
 pub const O_EXCL: u32 = 0o200;
-pub const O_TRUNC: u32 = 0o1000;
+pub const O_APPEND: u32 = 0o2000;
 
 const RENAME_NOREPLACE: u32 = 1 << 0;
 const RENAME_EXCHANGE: u32 = 1 << 1;
@@ -360,7 +362,8 @@ struct ReadIn {
     /// Of a WRITE: what it also does.
     flags: u32,
     _lock_owner: u64,
-    _open_flags: u32,
+    /// Flags of the open file.
+    open_flags: u32,
     _padding: u32,
 }
 
@@ -476,7 +479,9 @@ pub enum Op<'a> {
         size: u32,
     },
     Write {
-        offset: u64,
+        /// `None`: the end of the file, wherever that is. The kernel names the end that it knows of
+        /// (`O_APPEND`), and other mounts may have moved it.
+        offset: Option<u64>,
         /// Set-id bits go.
         kills_set_id: bool,
         data: &'a [u8],
@@ -715,10 +720,13 @@ impl<'a> Body<'a> {
 
     fn write(&mut self) -> Result<Op<'a>, Errno> {
         // The structures of READ and WRITE are alike.
-        let ReadIn { offset, size, flags, .. } = self.take()?;
+        let ReadIn { offset, size, flags, open_flags, .. } = self.take()?;
         if size > limits::DATA_BYTES_MAX {
             return Err(Errno::INVAL);
         }
+        // The kernel's own pages have their place.
+        let appends = open_flags & O_APPEND != 0 && flags & WRITE_CACHE == 0;
+        let offset = (!appends).then_some(offset);
         let kills_set_id = flags & WRITE_KILL_SET_ID != 0;
         let data = self.0.get(..size as usize).ok_or(Errno::INVAL)?;
         Ok(Op::Write { offset, kills_set_id, data })

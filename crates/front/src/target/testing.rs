@@ -402,6 +402,12 @@ impl Target for Memory {
         state.tell(&caller, ino);
         Ok(())
     }
+    async fn write_at_end(&self, caller: Caller<'_>, ino: Ino, data: &[u8]) -> Done<()> {
+        let end = self.attr(ino).await?.size;
+        self.write(caller, ino, end, data).await?;
+        self.state.lock().note(caller);
+        Ok(())
+    }
     async fn allocate(
         &self,
         _caller: Caller<'_>,

@@ -19,6 +19,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 const DEVICE: &str = "/dev/fuse";
 /// The type of our mounts in the kernel's table.
@@ -34,6 +35,8 @@ const HELPER: &str = "fusermount3";
 pub struct Place {
     pub folder: PathBuf,
     is_root: bool,
+    /// The kernel's number of our mount: `0:52`.
+    ours: OnceLock<String>,
 }
 
 impl Place {
@@ -68,7 +71,7 @@ impl Place {
                 .kind(Kind::Exists));
         }
         let is_root = rustix::process::geteuid().is_root();
-        Ok((Self { folder, is_root }, entries))
+        Ok((Self { folder, is_root, ours: OnceLock::new() }, entries))
     }
 
     /// Mounts a volume. Returns the kernel's end of the mount, which does not block.
@@ -78,7 +81,22 @@ impl Place {
                 .next("as root: modprobe fuse")
                 .kind(Kind::Unsupported));
         }
-        if self.is_root { self.mount_as_root(mount) } else { self.mount_as_user(mount) }
+        let device =
+            if self.is_root { self.mount_as_root(mount) } else { self.mount_as_user(mount) }?;
+        if let Some(number) = number_on(&self.folder) {
+            let _ = self.ours.set(number);
+        }
+        Ok(device)
+    }
+
+    /// Whether something else was mounted on the folder since: an end of ours would be its end.
+    pub fn is_covered(&self) -> bool {
+        self.ours.get().zip(number_on(&self.folder)).is_some_and(|(ours, top)| *ours != top)
+    }
+
+    /// Has the kernel write what programs have mapped and changed.
+    pub fn write_back(&self) -> io::Result<()> {
+        Ok(rustix::fs::syncfs(std::fs::File::open(&self.folder)?)?)
     }
 
     fn mount_as_root(&self, mount: &Mount) -> Outcome<OwnedFd> {
@@ -144,9 +162,7 @@ impl Place {
     /// Has the kernel read further ahead, where it lets us: only root may say so. The kernel has
     /// its answer to the first request by now, with which it sets its own measure.
     pub fn read_ahead(&self) {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let device = line_of(&table, &self.folder).and_then(|line| line.split(' ').nth(2));
-        if let Some(device) = device {
+        if let Some(device) = self.ours.get() {
             let setting = format!("/sys/class/bdi/{device}/read_ahead_kb");
             let _ = std::fs::write(setting, READ_AHEAD_KIB);
         }
@@ -178,7 +194,7 @@ fn options(mount: &Mount, is_root: bool) -> String {
 
 fn dead(folder: &Path) -> Failure {
     Failure::new(format!("{} has the mount of a process that is gone", folder.display()))
-        .next(format!("umount {}", quoted(folder)))
+        .next(format!("umount -l {}", quoted(folder)))
         .kind(Kind::Conflict)
 }
 
@@ -218,6 +234,12 @@ fn line_of<'a>(table: &'a str, folder: &Path) -> Option<&'a str> {
         let place = line.split(' ').nth(4).map(unescaped);
         place.is_some_and(|place| Path::new(&place) == folder)
     })
+}
+
+/// The kernel's number of the newest mount on a folder.
+fn number_on(folder: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    line_of(&table, folder)?.split(' ').nth(2).map(str::to_owned)
 }
 
 fn listed(table: &str, folder: &Path) -> Option<String> {

@@ -27,7 +27,10 @@ use rekindle_supervise::signals::StopSignals;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use serde_json::json;
+use std::time::Duration;
 
+/// Longest wait for what programs have mapped and changed, when the mount ends while they use it.
+const WRITE_BACK: Duration = Duration::from_secs(5);
 /// The kind of volume that is mounted.
 const FILE: &str = "file";
 
@@ -60,7 +63,12 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
                     }
                     return ended;
                 }
-                () = &mut unmounting => return Ok(()),
+                () = &mut unmounting => {
+                    // What programs have open and locked ends with their mount.
+                    pump.leave.notify_one();
+                    let _ = pumping.await;
+                    return Ok(());
+                }
                 () = pump.ready.notified(), if !is_ready => {
                     is_ready = true;
                     place.read_ahead();
@@ -129,6 +137,14 @@ fn announce(common: &Common, volume: &str, place: &Place, hidden: usize) {
 /// when the pump is not needed any more.
 async fn unmount(place: &Place, stop: &mut StopSignals) {
     let (blocking, busy) = (place.clone(), place.folder.display());
+    if place.is_covered() {
+        // The kernel would take away what is on top.
+        return output::tell(&format!(
+            "rekindle: another mount is on top of {busy}, and stays: programs that use the volume \
+             get errors now, and `umount -l {}` is for both",
+            output::quoted(&place.folder)
+        ));
+    }
     // The kernel first writes what programs have mapped: the pump must go on meanwhile.
     let unmounting = tokio::task::spawn_blocking(move || blocking.unmount(false));
     let unmounted = tokio::select! {
@@ -136,10 +152,17 @@ async fn unmount(place: &Place, stop: &mut StopSignals) {
         _ = stop.next() => false,
     };
     if unmounted {
-        // The kernel's end tells the pump.
-        std::future::pending::<()>().await;
+        // The kernel's end tells the pump. There is none as long as a container has the mount, too.
+        let _ = stop.next().await;
+        return;
     }
     output::tell(&format!("rekindle: {busy} is in use: programs that use it get errors now"));
+    let mapped = place.clone();
+    tokio::select! {
+        _ = tokio::task::spawn_blocking(move || mapped.write_back()) => {}
+        () = tokio::time::sleep(WRITE_BACK) => {}
+        _ = stop.next() => {}
+    }
     let lazily = place.clone();
     let _ = tokio::task::spawn_blocking(move || lazily.unmount(true)).await;
 }

@@ -102,6 +102,8 @@ pub struct Pump<A> {
     is_dying: fn(u32) -> bool,
     /// Rung when the kernel knows the file system.
     pub ready: Notify,
+    /// Rung to give the file system up: no further request is taken.
+    pub leave: Notify,
     /// Whether the present connection has brought a reply.
     is_useful: Cell<bool>,
     /// Whether the file system is unmounted.
@@ -122,6 +124,7 @@ impl<A: Asker> Pump<A> {
             has_held_back: Notify::new(),
             is_dying: dying::is_dying,
             ready: Notify::new(),
+            leave: Notify::new(),
             is_useful: Cell::new(false),
             is_over: Cell::new(false),
         }
@@ -164,11 +167,17 @@ impl<A: Asker> Pump<A> {
         }
     }
 
-    /// Takes requests until the file system is unmounted, and their replies have come.
+    /// Takes requests until the file system is unmounted or given up, and their replies have come.
     async fn take_requests(&self) -> io::Result<()> {
         let room = REQUEST_BYTES_MAX as usize;
         let mut buffer = Vec::with_capacity(room);
-        while self.asker.read(&mut buffer).await? {
+        let next = async |buffer: &mut _| {
+            tokio::select! {
+                read = self.asker.read(buffer) => read,
+                () = self.leave.notified() => Ok(false),
+            }
+        };
+        while next(&mut buffer).await? {
             let request = if buffer.len() <= COPIED_BYTES_MAX {
                 Bytes::copy_from_slice(&buffer)
             } else {

@@ -8,7 +8,7 @@ use super::*;
 use crate::conn::Connections;
 use crate::target::testing::Memory;
 use rekindle_env::sim::{Faults, World};
-use rekindle_file::{Errno, Error, Ino, ROOT};
+use rekindle_file::{Caller, Errno, Error, Ino, ROOT, SetAttr};
 use rekindle_staging::Error as StagingError;
 use std::time::Duration;
 use tokio::io::DuplexStream;
@@ -350,6 +350,25 @@ fn a_change_that_was_carried_out_is_not_carried_out_again() {
     });
 }
 
+/// The kernel of each mount names the end that it knows of.
+#[test]
+fn what_is_appended_at_two_mounts_goes_behind_the_end_and_once() {
+    with_site(async |site| {
+        let mut one = site.connect(CLIENT, &[]).await;
+        let mut two = site.connect(8, &[]).await;
+        let ino = one.create("a").await;
+        let appended = |offset: u32, data: &[u8]| {
+            words(&[0, 0, offset, 0, data.len() as u32, 0, 0, 0, 0o2002, 0], &[data])
+        };
+        one.ask(opcode::WRITE, ino, &appended(0, b"one")).await.unwrap();
+        let written = two.ask(opcode::WRITE, ino, &appended(0, b"second")).await.unwrap();
+        let again = two.again(two.next - 1, opcode::WRITE, ino, &appended(0, b"second")).await;
+        assert_eq!((written, again), (words(&[6, 0], &[]), Ok(words(&[6, 0], &[]))));
+        one.ask(opcode::WRITE, ino, &appended(77, b"!")).await.unwrap();
+        assert_eq!(one.read(ino, 0, 99).await.unwrap(), b"onesecond!");
+    });
+}
+
 #[test]
 fn requests_that_come_no_more_are_forgotten() {
     with_site(async |site| {
@@ -384,18 +403,25 @@ fn a_change_is_answered_when_it_is_durable_where_a_mount_outlives_what_is_not() 
     }
 }
 
+/// The kernel takes it for new, and would let any program have it.
 #[test]
-fn a_file_of_another_mount_is_opened_unless_it_must_be_new() {
+fn a_file_that_another_mount_has_made_is_looked_up_before_it_is_opened() {
     with_site(async |site| {
         let mut line = site.connect(CLIENT, &[]).await;
         let ino = line.create("a").await;
+        let made = line.next - 1;
         line.write(ino, 0, b"abc").await.unwrap();
         let create = |flags| words(&[flags, 0o100_644, 0, 0], &[b"a\0"]);
-        let opened = line.ask(opcode::CREATE, ROOT, &create(0o2)).await.unwrap();
-        assert_eq!((entry(&opened).ino, entry(&opened).attr.size), (ino, 3));
-        let opened = line.ask(opcode::CREATE, ROOT, &create(0o1002)).await.unwrap();
-        assert_eq!(entry(&opened).attr.size, 0);
-        assert_eq!(line.ask(opcode::CREATE, ROOT, &create(0o202)).await, Err(Errno::EXIST));
+        for (flags, told) in [(0o2, Errno::STALE), (0o1002, Errno::STALE), (0o202, Errno::EXIST)] {
+            assert_eq!(line.ask(opcode::CREATE, ROOT, &create(flags)).await, Err(told));
+        }
+        assert_eq!(line.read(ino, 0, 9).await.unwrap(), b"abc");
+        assert_eq!(site.opens(), [(ino, 1)]);
+        // The reply is lost, and another user's file is there when the request comes again.
+        let owner = SetAttr { uid: Some(7), ..SetAttr::default() };
+        site.files.set_attr(Caller::default(), ino, &owner).await.unwrap();
+        let told = line.again(made, opcode::CREATE, ROOT, &create(0o2)).await;
+        assert_eq!(told, Err(Errno::STALE));
     });
 }
 

@@ -94,6 +94,13 @@ impl Daemon {
 
 /// Runs a story beside a pump. The story gets each connection that the pump makes.
 fn with_pump(story: impl AsyncFn(Kernel, &mut mpsc::UnboundedReceiver<Daemon>)) -> Outcome {
+    with_pump_to_leave(async |kernel, daemons, _| story(kernel, daemons).await)
+}
+
+/// The same. The story may have the pump give the file system up.
+fn with_pump_to_leave(
+    story: impl AsyncFn(Kernel, &mut mpsc::UnboundedReceiver<Daemon>, &Notify),
+) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(async {
         let (kernel, device) = Kernel::pair();
@@ -109,7 +116,7 @@ fn with_pump(story: impl AsyncFn(Kernel, &mut mpsc::UnboundedReceiver<Daemon>)) 
         pump.is_dying = |thread| thread == DYING;
         let first = connect().await?;
         let (ended, ()) = tokio::join!(pump.run(first, connect), async {
-            story(kernel, &mut daemons).await;
+            story(kernel, &mut daemons, &pump.leave).await;
             daemons.close();
         });
         ended
@@ -146,6 +153,24 @@ fn requests_without_a_reply_are_sent_again_and_get_one_reply() {
         // Its goodbye.
         assert_eq!(second.request().await, (u64::MAX, false));
         second.reply(u64::MAX).await;
+    });
+    assert_eq!(ended, Ok(()));
+}
+
+#[test]
+fn a_mount_that_is_given_up_says_goodbye_and_takes_no_further_request() {
+    let ended = with_pump_to_leave(async |kernel, daemons, leave| {
+        let mut daemon = daemons.recv().await.expect("a connection");
+        daemon.hello().await;
+        kernel.ask(wire::opcode::OPEN, 2);
+        assert_eq!(daemon.request().await, (2, false));
+        leave.notify_one();
+        assert_eq!(daemon.request().await, (u64::MAX, false));
+        kernel.ask(wire::opcode::GETATTR, 4);
+        daemon.reply(2).await;
+        assert_eq!(kernel.reply().await.unique, 2, "what was begun has its reply");
+        daemon.reply(u64::MAX).await;
+        daemon.0.read_exact(&mut [0]).await.expect_err("nothing follows");
     });
     assert_eq!(ended, Ok(()));
 }
