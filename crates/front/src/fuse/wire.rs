@@ -7,9 +7,11 @@
 
 mod acls;
 mod locks;
+mod notices;
 
 pub use acls::{KNOWS_ACLS, Knows, for_any_daemon, lacks_acls};
 pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, attributes_are_old, marked, shares_locks};
+pub use notices::{ALONE, FOLDER, UNNAMED};
 
 use super::limits;
 use locks::word_at;
@@ -163,19 +165,6 @@ const PUNCH_HOLE: u32 = 1 << 1;
 const ZERO_RANGE: u32 = 1 << 4;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-
-/// What a reply to no request has in the place of its error: the inode whose attributes follow has
-/// lost its last name. It is for the mount; the kernel's own numbers are small.
-pub const UNNAMED: i32 = 0x524b_0001;
-
-/// What a reply to no request has in the place of its error: the lock of the request whose number
-/// follows, and whose reply comes next, is of a client that has had no company in its volume for
-/// twice the time for which names are believed. It is for the mount.
-pub const ALONE: i32 = 0x524b_0003;
-
-/// What a reply to no request has in the place of its error: the request whose number follows, and
-/// whose reply comes next, has left a folder with the attributes behind that. It is for the mount.
-pub const FOLDER: i32 = 0x524b_0004;
 
 /// The header of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
