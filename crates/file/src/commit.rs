@@ -148,15 +148,16 @@ impl Home {
             return Ok(stored);
         }
         let size = stored.inode.size;
-        let data: Vec<Range<u64>> = match &stored.body {
-            Body::Tree(None) => Vec::new(),
+        let mut data: Vec<Range<u64>> = Vec::new();
+        match &stored.body {
+            Body::Tree(None) => {}
             Body::Tree(root) => {
                 let extents = self.extents.extents(root, 0, size).await?.into_iter();
-                let data = extents.filter(|extent| extent.data);
-                data.map(|data| data.position..data.position + data.span).collect()
+                let extents = extents.filter(|extent| extent.data);
+                data.extend(extents.map(|data| data.position..data.position + data.span));
             }
-            Body::Row(bytes) => vec![0..bytes.len() as u64],
-        };
+            Body::Row(bytes) => data.push(0..bytes.len() as u64),
+        }
         let ranges = data.iter().map(touched);
         let (taken, pages) = taken::write(&self.content, batch, ranges).await?;
         stored.taken = taken;

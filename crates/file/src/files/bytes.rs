@@ -120,12 +120,16 @@ impl Files {
     async fn read_content(&self, ino: Ino, body: &Body, at: u64, out: &mut [u8]) -> Done<()> {
         let root = match body {
             Body::Tree(root @ Some(_)) => root,
-            Body::Tree(None) => return Ok(out.fill(0)),
+            Body::Tree(None) => {
+                out.fill(0);
+                return Ok(());
+            }
             Body::Row(bytes) => {
                 let there = usize::try_from(at).ok().and_then(|at| bytes.get(at..)).unwrap_or(&[]);
                 let (begin, rest) = out.split_at_mut(there.len().min(out.len()));
                 begin.copy_from_slice(&there[..begin.len()]);
-                return Ok(rest.fill(0));
+                rest.fill(0);
+                return Ok(());
             }
         };
         let reader = self.home.reader(ino);
