@@ -108,7 +108,9 @@ fn a_copy_goes_on_when_the_owner_stands_still_is_killed_and_when_the_volume_move
         return Ok(());
     }
     let network = Some(Network::new(3)?);
-    let mut hosts = Hosts::over(Shared::new("mounts")?, "mounts", 3, network)?;
+    // On a busy machine the volume would follow its client within the story.
+    let shared = Shared::with_settings("mounts", "follow_clients = 'off'")?;
+    let mut hosts = Hosts::over(shared, "mounts", 3, network)?;
     hosts.hosts[0].cli(&["fs", "create", "home", "--copies", "1"])?;
     // The host that mounts first has the volume.
     let mounted = Mounted::new(&hosts.hosts[0], "home")?;
