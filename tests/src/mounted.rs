@@ -47,6 +47,12 @@ impl Mounted {
         Ok(this)
     }
 
+    /// Mounts a volume twice.
+    pub fn pair(daemon: &Daemon, volume: &str) -> Result<(Self, Self)> {
+        let at = |name: &str| Self::at(daemon, volume, daemon.scratch().join(name));
+        Ok((at("one")?, at("two")?))
+    }
+
     /// Returns what the mount has said.
     #[must_use]
     pub fn told(&self) -> String {

@@ -113,11 +113,6 @@ fn kill_daemon(daemon: &Daemon) -> Result<()> {
     daemon.wait_for_worker_after(worker).map(drop)
 }
 
-fn two_mounts(daemon: &Daemon) -> Result<(Mounted, Mounted)> {
-    let at = |name: &str| Mounted::at(daemon, "home", daemon.scratch().join(name));
-    Ok((at("one")?, at("two")?))
-}
-
 /// Two programs at two mounts exclude one another in all ways; `trouble` strikes amid that.
 fn exclude(one: &Path, two: &Path, mut trouble: impl FnMut() -> Result<()>) -> Result<()> {
     for (now, waits) in [("lock", "lockw"), ("ofd", "ofdw"), ("flock", "flockw")] {
@@ -164,7 +159,7 @@ fn programs_of_two_mounts_exclude_one_another_over_daemon_kills() -> Result<()> 
     }
     let daemon = Daemon::start("locks")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let (one, two) = two_mounts(&daemon)?;
+    let (one, two) = Mounted::pair(&daemon, "home")?;
     exclude(&one.folder, &two.folder, || kill_daemon(&daemon))?;
     // flock and fcntl of one mount do not see one another.
     let (mut by_range, mut as_whole) = (Locker::new(&one.folder)?, Locker::new(&two.folder)?);
@@ -182,7 +177,7 @@ fn locks_of_a_mount_that_was_killed_go_after_a_minute() -> Result<()> {
     }
     let daemon = Daemon::start("locks-killed")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let (one, two) = two_mounts(&daemon)?;
+    let (one, two) = Mounted::pair(&daemon, "home")?;
     let (mut holder, mut other) = (Locker::new(&one.folder)?, Locker::new(&two.folder)?);
     holder.gets("lock w 0 10")?;
     holder.gets("flock w")?;
@@ -207,7 +202,7 @@ fn locks_of_a_mount_that_is_told_to_end_go_at_once() -> Result<()> {
     }
     let daemon = Daemon::start("locks-ended")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let (mut one, two) = two_mounts(&daemon)?;
+    let (mut one, two) = Mounted::pair(&daemon, "home")?;
     let (mut holder, mut other) = (Locker::new(&one.folder)?, Locker::new(&two.folder)?);
     holder.gets("lock w 0 10")?;
     holder.gets("flock w")?;
@@ -272,7 +267,7 @@ fn databases_are_written_through_two_mounts_at_once() -> Result<()> {
     }
     let daemon = Daemon::start("locks-sqlite")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let (one, two) = two_mounts(&daemon)?;
+    let (one, two) = Mounted::pair(&daemon, "home")?;
     let ask = |folder: &Path, words: &str| {
         Shell::new("sqlite3")
             .args(["-cmd", ".timeout 60000", "-cmd", ".output /dev/null"])
@@ -314,7 +309,7 @@ fn a_journal_that_a_dead_program_leaves_is_found_at_the_other_mount() -> Result<
     }
     let daemon = Daemon::start("locks-journal")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let (one, two) = two_mounts(&daemon)?;
+    let (one, two) = Mounted::pair(&daemon, "home")?;
     let ask =
         |folder: &Path, words: &str| Shell::new("sqlite3").arg(folder.join("db")).arg(words).run();
     let rows = 2000;

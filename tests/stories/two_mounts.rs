@@ -33,8 +33,7 @@ fn lines_that_are_appended_at_two_mounts_are_all_there_once_also_over_kills() ->
     }
     let daemon = Daemon::start("two-mounts-append")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let one = Mounted::at(&daemon, "home", daemon.scratch().join("one"))?;
-    let two = Mounted::at(&daemon, "home", daemon.scratch().join("two"))?;
+    let (one, two) = Mounted::pair(&daemon, "home")?;
     under_kills(&daemon, 5, || {
         std::thread::scope(|scope| {
             let tasks = [(&one, "a"), (&two, "b"), (&one, "c"), (&two, "d")]
@@ -126,8 +125,7 @@ fn a_mount_that_is_told_to_end_keeps_what_programs_have_mapped() -> Result<()> {
     }
     let daemon = Daemon::start("two-mounts-mapped")?;
     daemon.cli(&["fs", "create", "home"])?;
-    let mut one = Mounted::at(&daemon, "home", daemon.scratch().join("one"))?;
-    let two = Mounted::at(&daemon, "home", daemon.scratch().join("two"))?;
+    let (mut one, two) = Mounted::pair(&daemon, "home")?;
     let how = File::options().read(true).write(true).create_new(true).to_owned();
     let file = how.open(one.folder.join("mapped"))?;
     file.set_len(8192)?;

@@ -146,9 +146,6 @@ impl Acl {
         if !rest.is_empty() {
             return Err(Errno::INVAL);
         }
-        if entries.len() > ACL_ENTRIES_MAX {
-            return Err(Errno::TOOBIG);
-        }
         let entry = |&[t, a, b, c, id @ ..]: &[u8; ENTRY_BYTES]| {
             (u16::from_le_bytes([t, a]), u16::from_le_bytes([b, c]), u32::from_le_bytes(id))
         };

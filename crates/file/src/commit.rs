@@ -12,7 +12,7 @@ use crate::ranges::{Backing, Part, Ranges};
 use crate::state::{Body, ORPHANS, Stored, decode_own};
 use crate::table::{self, Changes};
 use crate::taken::{self, Taken, touched};
-use crate::types::{Error, FILE_BYTES_MAX, FileType};
+use crate::types::{Error, FILE_BYTES_MAX, FileType, Ino};
 use bytes::Bytes;
 use rekindle_base::Serial;
 use rekindle_block::PAGE_BYTES;
@@ -20,7 +20,11 @@ use rekindle_content::Batch;
 use rekindle_content::tree::Root;
 use rekindle_staging::{Fold, RangeHome, Record, Source};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
+
+/// The content of files that others were copied from, as the root has it.
+type Others = BTreeMap<Ino, Body>;
 
 impl Home {
     /// Makes one new version of records.
@@ -98,11 +102,11 @@ impl Home {
         let body = match inode.kind {
             FileType::Regular if dirty.ranges.is_empty() => stored.body,
             FileType::Regular => {
-                let parts = self.parts(base, &dirty.ranges).await?;
+                let (parts, others) = self.parts(base, &dirty.ranges).await?;
                 let old = (stored.body, stored.inode.size);
                 match in_row(&old.0, inode.size, &parts).await? {
                     Some(body) => body,
-                    None => self.write_parts((batch, base), old, parts).await?,
+                    None => self.write_parts(batch, old, parts, &others).await?,
                 }
             }
             FileType::Directory => {
@@ -186,38 +190,46 @@ impl Home {
         }
     }
 
-    /// Returns what records say of the bytes of a file, where copies of bytes that lie in a row are
-    /// these.
-    async fn parts(&self, base: &Root, ranges: &Ranges) -> Result<Vec<Part>, Error> {
-        let mut parts = Vec::new();
+    /// Returns what records say of the bytes of a file, and the content of the files from which
+    /// some of them were copied. Copies of bytes that lie in a row are these bytes.
+    async fn parts(&self, base: &Root, ranges: &Ranges) -> Result<(Vec<Part>, Others), Error> {
+        let (mut parts, mut others) = (Vec::new(), Others::new());
         for Part { range, backing } in ranges.within(0..FILE_BYTES_MAX) {
-            let other = match backing {
-                Backing::File { ino, .. } => self.stored(base, ino).await?,
-                Backing::Record(_) => None,
+            let Backing::File { ino, at } = backing else {
+                parts.push(Part { range, backing });
+                continue;
             };
-            match (&backing, other.map(|stored| stored.body)) {
-                (Backing::File { at, .. }, Some(Body::Row(bytes))) => {
+            let other = match others.entry(ino) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => {
+                    let stored = self.stored(base, ino).await?;
+                    new.insert(stored.map_or(Body::Tree(None), |stored| stored.body))
+                }
+            };
+            match other {
+                Body::Row(bytes) => {
                     let within = |byte: u64| byte.min(bytes.len() as u64) as usize;
-                    let data = bytes.slice(within(*at)..within(at + range.end - range.start));
+                    let data = bytes.slice(within(at)..within(at + range.end - range.start));
                     let end = range.start + data.len() as u64;
                     let zeros = Backing::Record(Source::Zero);
                     let data = Backing::Record(Source::Memory(data));
                     parts.push(Part { range: range.start..end, backing: data });
                     parts.push(Part { range: end..range.end, backing: zeros });
                 }
-                _ => parts.push(Part { range, backing }),
+                Body::Tree(_) => parts.push(Part { range, backing }),
             }
         }
         parts.retain(|part| !part.range.is_empty());
-        Ok(parts)
+        Ok((parts, others))
     }
 
     /// Writes parts of a file. Nothing is stored beyond its old size but what is copied.
     async fn write_parts(
         &self,
-        (batch, base): (&mut Batch, &Root),
+        batch: &mut Batch,
         (body, old_size): (Body, u64),
         parts: Vec<Part>,
+        others: &Others,
     ) -> Result<Body, Error> {
         let page = self.extents.page_bytes();
         let (mut root, old_size, parts) = match body {
@@ -228,7 +240,7 @@ impl Home {
         // Whole pages are copied first: what was changed in some of them since goes over them.
         for Part { range, backing } in &parts {
             let Backing::File { ino, at } = *backing else { continue };
-            let other = self.stored(base, ino).await?.and_then(|stored| stored.body.tree());
+            let other = others.get(&ino).and_then(Body::tree);
             let begin = range.start / page * page;
             let end = range.end.next_multiple_of(page);
             let from = at - (range.start - begin);

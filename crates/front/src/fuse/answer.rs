@@ -69,15 +69,8 @@ impl<T: Target> Question<'_, T> {
     fn folders(&self, op: &Op<'_>) -> [Option<Ino>; 2] {
         let dir = self.header.ino;
         match op {
-            Op::Symlink { .. }
-            | Op::MakeNode { .. }
-            | Op::MakeDir { .. }
-            | Op::Create { .. }
-            | Op::Link { .. }
-            | Op::Unlink { .. }
-            | Op::RemoveDir { .. } => [Some(dir), None],
             Op::Rename { to: (to, _), .. } => [Some(dir), Some(*to).filter(|to| *to != dir)],
-            _ => [None, None],
+            _ => [Some(dir).filter(|_| changes_names(op)), None],
         }
     }
 
@@ -364,17 +357,24 @@ fn is_unrepeatable(op: &Op<'_>) -> bool {
     match op {
         Op::SetXattr { how, .. } => *how != SetXattr::Any,
         Op::Write { offset, .. } => offset.is_none(),
-        Op::Symlink { .. }
-        | Op::MakeNode { .. }
-        | Op::MakeDir { .. }
-        | Op::Create { .. }
-        | Op::Link { .. }
-        | Op::Unlink { .. }
-        | Op::RemoveDir { .. }
-        | Op::Rename { .. }
-        | Op::RemoveXattr { .. } => true,
-        _ => false,
+        Op::RemoveXattr { .. } => true,
+        _ => changes_names(op),
     }
+}
+
+/// Whether a request makes, removes or changes a name.
+fn changes_names(op: &Op<'_>) -> bool {
+    matches!(
+        op,
+        Op::Symlink { .. }
+            | Op::MakeNode { .. }
+            | Op::MakeDir { .. }
+            | Op::Create { .. }
+            | Op::Link { .. }
+            | Op::Unlink { .. }
+            | Op::RemoveDir { .. }
+            | Op::Rename { .. }
+    )
 }
 
 fn done((): ()) -> Body {

@@ -208,10 +208,9 @@ impl<E: Exports> Version3<'_, E> {
             let procedure = procedure.map_err(|_| Failed::NoProcedure)?;
             return mount::answer(self.server, self.caller, procedure, Args(call.args)).await;
         }
-        let is_about_lists = call.program == lists::PROGRAM;
-        let procedure = match is_about_lists {
-            true => NFS_PROGRAM::NFSPROC3_NULL,
-            false => NFS_PROGRAM::try_from(call.procedure).map_err(|_| Failed::NoProcedure)?,
+        let procedure = match call.program {
+            lists::PROGRAM => None,
+            _ => Some(NFS_PROGRAM::try_from(call.procedure).map_err(|_| Failed::NoProcedure)?),
         };
         let known = self.known_as(call, record).await?;
         let ask = async |is_last_try| {
@@ -219,9 +218,9 @@ impl<E: Exports> Version3<'_, E> {
             let changes = changes(call);
             let question =
                 Question { server, caller, call: known, changes, meters, visited, is_last_try };
-            match is_about_lists {
-                true => question.answer_lists(call.procedure, Args(call.args)).await,
-                false => question.answer(procedure, Args(call.args)).await,
+            match procedure {
+                Some(procedure) => question.answer(procedure, Args(call.args)).await,
+                None => question.answer_lists(call.procedure, Args(call.args)).await,
             }
         };
         match ask(is_last_try).await {

@@ -2,9 +2,10 @@
 //! those of its folder, before the next one: a round trip for each file that is made or removed.
 //! The daemon tells them with the reply to the change, and the mount answers.
 
+use super::names::new_folder;
 use rekindle_front::fuse::limits::BELIEVED;
 use rekindle_front::fuse::wire::{
-    AttrOut, IN_HEADER_BYTES, InHeader, OUT_HEADER_BYTES, OutHeader, ValidAttrOut, opcode,
+    AttrOut, InHeader, OUT_HEADER_BYTES, OutHeader, ValidAttrOut, opcode,
 };
 use std::collections::HashMap;
 use std::time::Instant;
@@ -31,6 +32,13 @@ struct Changes {
     are_several: bool,
 }
 
+/// Makes a reply to GETATTR or SETATTR.
+pub fn attributes(unique: u64, body: &ValidAttrOut) -> Vec<u8> {
+    let length = (OUT_HEADER_BYTES + size_of::<ValidAttrOut>()) as u32;
+    let head = OutHeader { length, error: 0, unique };
+    [head.as_bytes(), body.as_bytes()].concat()
+}
+
 /// Returns the inodes whose attributes a request changes, as far as they may be folders.
 fn changed(header: &InHeader, request: &[u8]) -> [Option<u64>; 2] {
     match header.opcode {
@@ -45,9 +53,7 @@ fn changed(header: &InHeader, request: &[u8]) -> [Option<u64>; 2] {
         | opcode::SETXATTR
         | opcode::REMOVEXATTR => [Some(header.ino), None],
         opcode::RENAME | opcode::RENAME2 => {
-            let to = request.get(IN_HEADER_BYTES..).unwrap_or_default();
-            let to = u64::read_from_prefix(to).ok().map(|(to, _)| to);
-            [Some(header.ino), to.filter(|to| *to != header.ino)]
+            [Some(header.ino), new_folder(request).filter(|to| *to != header.ino)]
         }
         _ => [None, None],
     }
@@ -115,9 +121,7 @@ impl Folders {
         let rest = BELIEVED.checked_sub(now.saturating_duration_since(at))?;
         let (seconds, nanoseconds) = (rest.as_secs(), rest.subsec_nanos());
         let body = ValidAttrOut { seconds, nanoseconds, attr, ..ValidAttrOut::default() };
-        let length = (OUT_HEADER_BYTES + size_of::<ValidAttrOut>()) as u32;
-        let head = OutHeader { length, error: 0, unique: header.unique };
-        Some([head.as_bytes(), body.as_bytes()].concat())
+        Some(attributes(header.unique, &body))
     }
 
     /// Forgets what is known: of an inode, or of all.
@@ -135,6 +139,7 @@ impl Folders {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle_front::fuse::wire::IN_HEADER_BYTES;
     use std::time::Duration;
 
     const FOLDER: u64 = 10;

@@ -41,6 +41,11 @@ struct Given {
     ino: u64,
 }
 
+/// Returns the folder into which a RENAME or RENAME2 moves a name: its first word.
+pub fn new_folder(request: &[u8]) -> Option<u64> {
+    u64::read_from_prefix(request.get(IN_HEADER_BYTES..)?).ok().map(|(folder, _)| folder)
+}
+
 impl Names {
     /// Takes note of a reply without an error, and changes for how long it is believed.
     pub fn answered(&mut self, header: &InHeader, request: &[u8], reply: &mut [u8], now: Instant) {
@@ -58,10 +63,8 @@ impl Names {
                 }
             }
             opcode::RENAME | opcode::RENAME2 => {
-                // The other folder comes first. Both, since the names may be exchanged.
-                let other = request.get(IN_HEADER_BYTES..).unwrap_or_default();
-                let other = u64::read_from_prefix(other).ok().map(|(other, _)| other);
-                for folder in other.into_iter().chain([header.ino]) {
+                // Both, since the names may be exchanged.
+                for folder in new_folder(request).into_iter().chain([header.ino]) {
                     self.moved(folder, now);
                 }
             }
@@ -91,13 +94,11 @@ impl Names {
     fn entry(&mut self, folder: u64, body: &mut [u8], now: Instant) -> Option<u64> {
         let (entry, _) = EntryOut::read_from_prefix(body).ok()?;
         if self.doubted.contains_key(&folder) {
-            let (entry_seconds, attr_seconds) = (0, 0);
-            let (entry_nanoseconds, attr_nanoseconds) = (0, 0);
             let entry = EntryOut {
-                entry_seconds,
-                attr_seconds,
-                entry_nanoseconds,
-                attr_nanoseconds,
+                entry_seconds: 0,
+                attr_seconds: 0,
+                entry_nanoseconds: 0,
+                attr_nanoseconds: 0,
                 ..entry
             };
             body[..size_of::<EntryOut>()].copy_from_slice(entry.as_bytes());
