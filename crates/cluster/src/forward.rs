@@ -8,14 +8,14 @@
 use crate::calls::Calls;
 use crate::limits::{SERVE_TIME_MAX, TEXT_BYTES_MAX};
 use crate::wire::{Message, Serve, Served, Unserved};
-use rekindle_base::{Incarnation, NodeId};
+use rekindle_base::{Incarnation, Life, NodeId};
 use rekindle_env::{BoxFuture, Stream};
 use std::sync::Arc;
 
 /// The volumes of the nodes that this host runs, for clients of other hosts.
 pub trait Volumes: Send + Sync + 'static {
-    /// Brings a volume into service for a client of the host whose home node is `from`.
-    fn open(&self, from: NodeId, request: Serve) -> BoxFuture<'_, Result<Opened, Unserved>>;
+    /// Brings a volume into service for a client of the host whose home node lives this life.
+    fn open(&self, from: Life, request: Serve) -> BoxFuture<'_, Result<Opened, Unserved>>;
 }
 
 /// A volume in service for a client of another host.

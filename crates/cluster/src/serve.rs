@@ -144,7 +144,7 @@ async fn forwarded(
     mut connection: Connection,
     request: Serve,
 ) -> Result<(), String> {
-    let (opened, reply) = match desk.volumes.open(life.node, request).await {
+    let (opened, reply) = match desk.volumes.open(life, request).await {
         Ok(opened) => {
             let served = opened.served;
             (Some(opened.session), Message::Served(served))

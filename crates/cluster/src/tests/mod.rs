@@ -311,13 +311,13 @@ struct Shelf;
 impl crate::forward::Volumes for Shelf {
     fn open(
         &self,
-        from: NodeId,
+        from: Life,
         request: crate::wire::Serve,
     ) -> BoxFuture<'_, Result<crate::forward::Opened, crate::wire::Unserved>> {
         Box::pin(async move {
             let refused = |kind| crate::wire::Unserved { kind, reason: "not this one".to_owned() };
             match request.volume.as_str() {
-                "vm1" if from == OWNER => {}
+                "vm1" if from.node == OWNER => {}
                 "elsewhere" => return Err(refused(None)),
                 _ => return Err(refused(Some(rekindle_base::Kind::NotFound))),
             }

@@ -174,7 +174,7 @@ impl Forward {
     /// Opens a session in this process, which serves the volume now.
     async fn here(&self) -> Result<Passage, NoWay> {
         let member = self.member().await?;
-        let home = member.calls.home.node;
+        let home = member.calls.home;
         let request = self.request(Protocol::Nbd);
         let opened = visitors::open(&self.service, home, request).await.map_err(|unserved| {
             let kind = unserved.kind.unwrap_or(Kind::Unavailable);
@@ -183,7 +183,7 @@ impl Forward {
         let (ours, theirs) = Pipe::pair();
         self.env.spawn_session("nbd-forwarded", (opened.session)(Box::new(theirs)));
         *self.place.lock() = None;
-        self.service.inner.forwards.change(self.client, |row| row.host = Some(home));
+        self.service.inner.forwards.change(self.client, |row| row.host = Some(home.node));
         Ok(Passage { stream: Box::new(ours), facts: facts(opened.served) })
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A client has one session: the next one begins when the last has ended, with all changes that it
 //! has begun. Else a change that lies in the buffers of a connection that is over could come after
-//! a newer one.
+//! a newer one. A host that has begun anew has other clients than before, and the same machines
+//! behind them: its first session begins when all of its earlier life have ended.
 
 use super::Service;
 use super::forward::{Row, label_of, name_of};
@@ -11,7 +12,7 @@ use super::words::unavailable;
 use crate::cluster::Member;
 use futures_util::future::{Either, select};
 use parking_lot::Mutex;
-use rekindle_base::{Kind, NodeId};
+use rekindle_base::{Incarnation, Kind, Life, NodeId};
 use rekindle_block::Device;
 use rekindle_cluster::forward::{Opened, Session, Volumes};
 use rekindle_cluster::wire::{ClientId, Protocol, Serve, Served, Unserved};
@@ -30,13 +31,22 @@ use tokio::sync::{Notify, oneshot};
 /// The clients of other hosts.
 #[derive(Default)]
 pub(crate) struct Visitors {
-    all: Mutex<BTreeMap<ClientId, Visitor>>,
+    all: Mutex<Present>,
     /// Rung when one has left.
     left: Notify,
 }
 
+#[derive(Default)]
+struct Present {
+    clients: BTreeMap<ClientId, Visitor>,
+    /// The latest life of each host that has asked for a session, by its home node.
+    hosts: BTreeMap<NodeId, Incarnation>,
+}
+
 struct Visitor {
     row: Row,
+    /// The life of its host.
+    from: Life,
     /// Whether the volume counts it among its clients. It comes first, and waits for the volume.
     has_volume: bool,
     /// Asks the session to finish; `None` once asked.
@@ -61,10 +71,47 @@ pub(super) struct Visit {
     pub(super) has_volume: bool,
 }
 
+impl Present {
+    /// Lets a client in, if no session is there that must end before.
+    fn admit(&mut self, from: Life, request: &Serve, now: Moment) -> Admission {
+        let latest = self.hosts.entry(from.node).or_insert(from.incarnation);
+        if from.incarnation < *latest {
+            return Admission::Outlived;
+        }
+        *latest = from.incarnation;
+        let must_end = |client: &ClientId, one: &Visitor| {
+            *client == request.client || (one.from.node == from.node && one.from != from)
+        };
+        let mut waits = false;
+        for (_, earlier) in self.clients.iter_mut().filter(|(client, one)| must_end(client, one)) {
+            waits = true;
+            drop(earlier.finish.take());
+        }
+        if waits {
+            return Admission::Waits;
+        }
+        let (finish, finished) = oneshot::channel();
+        let volume = request.volume.clone();
+        let row = Row { volume, host: Some(from.node), waits: None, since: now };
+        let visitor = Visitor { row, from, has_volume: false, finish: Some(finish) };
+        self.clients.insert(request.client, visitor);
+        Admission::Admitted(finished)
+    }
+}
+
+enum Admission {
+    /// The future completes when a later session of the client wants to begin.
+    Admitted(oneshot::Receiver<()>),
+    /// Earlier sessions have been asked to end.
+    Waits,
+    /// The client's host has begun anew since.
+    Outlived,
+}
+
 impl Enrolled {
     fn has_volume(&self) {
         let mut all = self.service.inner.visitors.all.lock();
-        if let Some(visitor) = all.get_mut(&self.client) {
+        if let Some(visitor) = all.clients.get_mut(&self.client) {
             visitor.has_volume = true;
         }
     }
@@ -73,7 +120,7 @@ impl Enrolled {
 impl Drop for Enrolled {
     fn drop(&mut self) {
         let visitors = &self.service.inner.visitors;
-        visitors.all.lock().remove(&self.client);
+        visitors.all.lock().clients.remove(&self.client);
         visitors.left.notify_waiters();
     }
 }
@@ -82,7 +129,7 @@ impl Visitors {
     /// The clients by their volumes.
     pub(super) fn of_volumes(&self) -> BTreeMap<String, Vec<Visit>> {
         let mut volumes = BTreeMap::<_, Vec<_>>::new();
-        for (client, Visitor { row, has_volume, .. }) in &*self.all.lock() {
+        for (client, Visitor { row, has_volume, .. }) in &self.all.lock().clients {
             let visits = volumes.entry(row.volume.clone()).or_default();
             visits.extend(row.host.map(|host| Visit {
                 client: *client,
@@ -100,39 +147,32 @@ impl Visitors {
         now: Moment,
         name: impl Fn(NodeId) -> String,
     ) -> Vec<ForwardedClient> {
-        self.all.lock().values().map(|visitor| visitor.row.view(now, &name)).collect()
+        self.all.lock().clients.values().map(|visitor| visitor.row.view(now, &name)).collect()
     }
 }
 
-/// Lets a client in, once its earlier session has ended. The future completes when a later session
-/// of the client wants to begin.
+/// Lets a client in, once the sessions have ended that must end before. `None`: its host has begun
+/// anew since it asked.
 async fn enroll(
     service: &Service,
     env: &Env,
-    from: NodeId,
+    from: Life,
     request: &Serve,
-) -> (Enrolled, oneshot::Receiver<()>) {
+) -> Option<(Enrolled, oneshot::Receiver<()>)> {
     let visitors = &service.inner.visitors;
     loop {
         let mut left = pin!(visitors.left.notified());
         // Before the look: no end after it is missed.
         left.as_mut().enable();
-        {
-            let mut all = visitors.all.lock();
-            match all.get_mut(&request.client) {
-                Some(earlier) => drop(earlier.finish.take()),
-                None => {
-                    let (finish, finished) = oneshot::channel();
-                    let (volume, since) = (request.volume.clone(), env.now());
-                    let row = Row { volume, host: Some(from), waits: None, since };
-                    let visitor = Visitor { row, has_volume: false, finish: Some(finish) };
-                    all.insert(request.client, visitor);
-                    let client = request.client;
-                    return (Enrolled { service: service.clone(), client }, finished);
-                }
+        let admission = visitors.all.lock().admit(from, request, env.now());
+        match admission {
+            Admission::Admitted(later) => {
+                let client = request.client;
+                return Some((Enrolled { service: service.clone(), client }, later));
             }
+            Admission::Outlived => return None,
+            Admission::Waits => left.await,
         }
-        left.await;
     }
 }
 
@@ -140,12 +180,14 @@ async fn enroll(
 /// any other node is refused: what comes from another host is never forwarded.
 pub(super) async fn open(
     service: &Service,
-    from: NodeId,
+    from: Life,
     request: Serve,
 ) -> Result<Opened, Unserved> {
     let node = service.node().await.map_err(|error| refusal(error.kind, error.message))?;
     let env = node.env.clone();
-    let (enrolled, mut later) = enroll(service, &env, from, &request).await;
+    let Some((enrolled, mut later)) = enroll(service, &env, from, &request).await else {
+        return Err(refusal(Kind::Conflict, "its client's host has begun anew since".to_owned()));
+    };
     let attached = {
         match select(pin!(attach(service, &request)), &mut later).await {
             Either::Left((attached, _)) => attached,
@@ -175,8 +217,8 @@ pub(super) async fn open(
         refusal(Kind::Unavailable, reason)
     })?;
     let served = volume.facts();
-    let host = membership.map(|membership| label_of(&membership.member, from));
-    let host = host.unwrap_or_else(|| from.to_string());
+    let host = membership.map(|membership| label_of(&membership.member, from.node));
+    let host = host.unwrap_or_else(|| from.node.to_string());
     tracing::info!(volume = request.volume, host, "serving a client of another host");
     let service = service.clone();
     let session: Session = Box::new(move |stream| {
@@ -280,7 +322,7 @@ pub(super) struct ForOthers {
 }
 
 impl Volumes for ForOthers {
-    fn open(&self, from: NodeId, request: Serve) -> BoxFuture<'_, Result<Opened, Unserved>> {
+    fn open(&self, from: Life, request: Serve) -> BoxFuture<'_, Result<Opened, Unserved>> {
         Box::pin(open(&self.service, from, request))
     }
 }
@@ -303,29 +345,54 @@ mod tests {
     use rekindle_front::conn::Connections;
     use std::time::Duration;
 
+    fn request(client: u8) -> Serve {
+        Serve { client: [client; 16], volume: "vm1".to_owned(), protocol: Protocol::Nbd }
+    }
+
+    fn life(host: u8, incarnation: u64) -> Life {
+        Life { node: NodeId([host; 16]), incarnation: Incarnation(incarnation) }
+    }
+
     #[test]
     fn a_later_session_of_a_client_begins_when_the_earlier_one_has_ended() {
         let world = World::new(1, Faults::none());
         let env = world.env();
         let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", 1));
-        let request = |client| Serve {
-            client: [client; 16],
-            volume: "vm1".to_owned(),
-            protocol: Protocol::Nbd,
-        };
-        let from = NodeId([3; 16]);
+        let from = life(3, 1);
         world.block_on(async {
-            let (first, asked) = enroll(&service, &env, from, &request(1)).await;
-            let (_other, _) = enroll(&service, &env, from, &request(2)).await;
+            let first = enroll(&service, &env, from, &request(1)).await;
+            let (first, asked) = first.expect("its host lives");
+            let _other = enroll(&service, &env, from, &request(2)).await.expect("its host lives");
             let (one, other) = (request(1), Duration::from_secs(60));
             let mut later = pin!(enroll(&service, &env, from, &one));
             assert!(env.timeout(other, &mut later).await.is_err(), "the first has not ended");
             assert!(asked.await.is_err(), "it is asked to");
             assert_eq!(service.inner.visitors.view(env.now(), |_| String::new()).len(), 2);
             drop(first);
-            let (later, _) = later.await;
-            drop(later);
+            drop(later.await.expect("its host lives"));
             assert_eq!(service.inner.visitors.view(env.now(), |_| String::new()).len(), 1);
+        });
+    }
+
+    #[test]
+    fn a_host_that_begins_anew_waits_for_the_sessions_of_its_earlier_life() {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        let service = Service::new(env.clone(), vec![], vec![], Connections::new("nbd", 1));
+        world.block_on(async {
+            let earlier = enroll(&service, &env, life(3, 1), &request(1)).await;
+            let (earlier, asked) = earlier.expect("its host lives");
+            let other = enroll(&service, &env, life(4, 9), &request(2)).await;
+            let (_other, mut is_left_alone) = other.expect("its host lives");
+            let (anew, minute) = (request(3), Duration::from_secs(60));
+            let mut later = pin!(enroll(&service, &env, life(3, 2), &anew));
+            assert!(env.timeout(minute, &mut later).await.is_err(), "the earlier has not ended");
+            assert!(asked.await.is_err(), "it is asked to");
+            assert!(is_left_alone.try_recv() == Err(oneshot::error::TryRecvError::Empty));
+            drop(earlier);
+            let _later = later.await.expect("its host lives");
+            // What the earlier life asked comes late.
+            assert!(enroll(&service, &env, life(3, 1), &request(4)).await.is_none());
         });
     }
 }
