@@ -1,23 +1,30 @@
 //! Read-ahead: notices sequential reads and tells what to fetch before a client asks for it. No
 //! I/O.
 //!
-//! Two kinds of reads are noted: those that miss the cache, and hits that reach the mark of a
+//! Two kinds of reads are noted: those that miss the cache, and hits at or behind the mark of a
 //! stream (half of what has been fetched for it is used up, or nothing has been fetched yet). So a
 //! hit costs a few comparisons, and the data ahead of a sequential reader never runs out.
 //!
+//! A reader may have several reads under way, as a kernel that reads ahead itself. They come in any
+//! order, so a read that is a few reads behind the last one belongs to its stream, and one beyond
+//! the mark counts as one at it.
+//!
 //! The window of a stream grows to the usual size with its first reads, and beyond it while its
 //! reader waits for what is being fetched: until it covers what the store gives within its latency.
+//! A window is too long if what was fetched is gone when its reader comes: the cache had no room for
+//! it beside other streams. It is halved then, and is shorter for a good while.
 
 use crate::limits::{
     AHEAD_BYTES_MIN, AHEAD_BYTES_USUAL, AHEAD_GROWTH_WAITING, AHEAD_METADATA_BYTES,
-    AHEAD_READS_MIN, AHEAD_SLACK_BYTES, AHEAD_STEP_BYTES, STREAMS_MAX,
+    AHEAD_READS_BEHIND, AHEAD_READS_MIN, AHEAD_SLACK_BYTES, AHEAD_STEP_BYTES, AHEAD_STEPS_WAITING,
+    AHEAD_WINDOWS_HALVED, STREAMS_MAX,
 };
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A mark that no read reaches.
-const NEVER: u64 = u64::MAX;
+/// The bytes of a mark that no read reaches.
+const NEVER: Range<u64> = u64::MAX..u64::MAX;
 
 /// A noted read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,11 +33,15 @@ pub(crate) enum Noted {
     Hit,
     /// Its reader waits.
     Miss,
+    /// Its reader waits, and from this byte on nothing was there or on its way.
+    Absent(u64),
 }
 
-/// The ranges that a sequential reader needs next.
+/// The ranges that a sequential reader needs next. [`Ahead::asked`] is to hear when the data has
+/// been asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fetch {
+    stream: StreamId,
     pub(crate) data: Range<u64>,
     /// The range whose metadata is to be fetched; only after a miss.
     pub(crate) metadata: Option<Range<u64>>,
@@ -42,8 +53,30 @@ pub(crate) struct Ahead {
     streams: Mutex<Streams>,
     /// Longest window, bytes.
     window_max: u64,
-    /// The mark of each stream: a hit that covers this byte is noted.
-    marks: [AtomicU64; STREAMS_MAX],
+    marks: [Mark; STREAMS_MAX],
+}
+
+/// The mark of a stream: a hit is noted that begins before `upto` and ends behind `from`.
+#[derive(Debug)]
+struct Mark {
+    from: AtomicU64,
+    upto: AtomicU64,
+}
+
+impl Mark {
+    fn never() -> Self {
+        Self { from: AtomicU64::new(NEVER.start), upto: AtomicU64::new(NEVER.end) }
+    }
+
+    fn set(&self, bytes: Range<u64>) {
+        self.from.store(bytes.start, Ordering::Relaxed);
+        self.upto.store(bytes.end, Ordering::Relaxed);
+    }
+
+    /// Whether a read is at the mark, or behind it.
+    fn is_met(&self, position: u64, end: u64) -> bool {
+        end > self.from.load(Ordering::Relaxed) && position < self.upto.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -53,16 +86,28 @@ struct Streams {
     noted: u64,
 }
 
+/// The number of the read that began a stream.
+type StreamId = u64;
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
+    id: StreamId,
+    /// Fetches that have not been asked for yet: their readers look for the places first.
+    unasked: u32,
     /// Number of its last noted read; 0: never.
     used: u64,
     /// Position at which the next read is expected.
     next: u64,
+    /// Begin of the range that was fetched ahead; `None`: nothing was.
+    fetched_from: Option<u64>,
     /// End of the range that is fetched, or being fetched.
     until: u64,
     /// Bytes that are to be fetched ahead of the reader.
     window: u64,
+    /// Longest window that the cache has room for, as far as this stream has found out.
+    window_max: u64,
+    /// The position from which on that may be tried again.
+    retry_at: u64,
     /// End of the range whose metadata is fetched.
     metadata_until: u64,
 }
@@ -80,13 +125,23 @@ impl Ahead {
         Self {
             streams: Mutex::default(),
             window_max: window_max.max(AHEAD_BYTES_MIN),
-            marks: std::array::from_fn(|_| AtomicU64::new(NEVER)),
+            marks: std::array::from_fn(|_| Mark::never()),
         }
     }
 
     /// Whether a hit must be noted.
     pub fn is_marked(&self, position: u64, length: u64) -> bool {
-        self.marks.iter().any(|mark| mark.load(Ordering::Relaxed).wrapping_sub(position) < length)
+        let end = position.saturating_add(length);
+        self.marks.iter().any(|mark| mark.is_met(position, end))
+    }
+
+    /// Hears that the data of a fetch has been asked for, or never will be.
+    pub fn asked(&self, fetch: &Fetch) {
+        let mut streams = self.streams.lock();
+        let stream = streams.streams.iter_mut().find(|stream| stream.id == fetch.stream);
+        if let Some(stream) = stream {
+            stream.unasked = stream.unasked.saturating_sub(1);
+        }
     }
 
     /// Notes that a fetch ended short, at `until`. The mark is taken away, so that the reader
@@ -98,7 +153,7 @@ impl Ahead {
             return;
         };
         streams.streams[index].until = until.max(streams.streams[index].next);
-        self.marks[index].store(NEVER, Ordering::Relaxed);
+        self.marks[index].set(NEVER);
     }
 
     /// Notes a read and returns what to fetch now, if anything.
@@ -114,7 +169,8 @@ impl Ahead {
         } else {
             0
         };
-        self.marks[index].store(mark.max(stream.next), Ordering::Relaxed);
+        let upto = stream.until.saturating_add(AHEAD_SLACK_BYTES);
+        self.marks[index].set(mark.max(stream.next)..upto);
         fetch
     }
 }
@@ -130,7 +186,8 @@ impl Streams {
         self.noted += 1;
         let used = self.noted;
         let belongs = |stream: &Stream| {
-            let from = stream.next.saturating_sub(AHEAD_SLACK_BYTES);
+            let behind = AHEAD_SLACK_BYTES.max((end - position).saturating_mul(AHEAD_READS_BEHIND));
+            let from = stream.next.saturating_sub(behind);
             stream.used > 0
                 && (from..=stream.until.saturating_add(AHEAD_SLACK_BYTES)).contains(&position)
         };
@@ -139,37 +196,62 @@ impl Streams {
                 (0..STREAMS_MAX).min_by_key(|index| self.streams[*index].used).unwrap_or_default();
             // One that reads in long steps will want many of them.
             let window = AHEAD_BYTES_MIN.max(AHEAD_READS_MIN * (end - position)).min(window_max);
-            self.streams[oldest] =
-                Stream { used, next: end, until: end, window, metadata_until: end };
+            self.streams[oldest] = Stream {
+                id: used,
+                used,
+                next: end,
+                until: end,
+                window,
+                window_max,
+                metadata_until: end,
+                ..Stream::default()
+            };
             return (oldest, None);
         };
         let stream = &mut self.streams[index];
         stream.used = used;
+        let was_fetched =
+            |at| stream.fetched_from.is_some_and(|from| (from..stream.until).contains(&at));
+        let is_lost = stream.unasked == 0 && matches!(noted, Noted::Absent(at) if was_fetched(at));
         // The reader waits for bytes that are being fetched: they were asked for too late.
-        let waits = noted == Noted::Miss && position < stream.until;
+        let waits = noted != Noted::Hit && position < stream.until && !is_lost;
         stream.next = stream.next.max(end);
         stream.until = stream.until.max(stream.next);
+        if is_lost {
+            stream.window = (stream.window / 2).max(AHEAD_BYTES_MIN);
+            stream.window_max = stream.window;
+            stream.retry_at = stream.next.saturating_add(stream.window * AHEAD_WINDOWS_HALVED);
+            stream.until = stream.next;
+        } else if stream.window_max < window_max && stream.next >= stream.retry_at {
+            stream.window_max = (stream.window_max * 2).min(window_max);
+            let passed = stream.window_max * AHEAD_WINDOWS_HALVED;
+            stream.retry_at = stream.next.saturating_add(passed);
+        }
+        let window_max = stream.window_max;
         let grows_to = if waits { window_max } else { AHEAD_BYTES_USUAL.min(window_max) };
         if !waits && stream.until - stream.next > stream.refill_at() {
             return (index, None);
         }
         let window_end = stream.next.saturating_add(stream.window);
-        let data = stream.until..window_end.min(stream.until.saturating_add(AHEAD_STEP_BYTES));
+        let step = if waits { AHEAD_STEP_BYTES * AHEAD_STEPS_WAITING } else { AHEAD_STEP_BYTES };
+        let data = stream.until..window_end.min(stream.until.saturating_add(step));
         let grown = if waits { stream.window * AHEAD_GROWTH_WAITING } else { stream.window * 2 };
         stream.window = stream.window.max(grown.min(grows_to));
         if data.is_empty() {
             return (index, None);
         }
+        stream.fetched_from.get_or_insert(data.start);
         stream.until = data.end;
         let metadata_end = data.end.saturating_add(AHEAD_METADATA_BYTES);
         let is_short =
             metadata_end - stream.metadata_until.min(metadata_end) >= AHEAD_METADATA_BYTES / 2;
-        let metadata = (noted == Noted::Miss && is_short).then(|| {
+        let metadata = (noted != Noted::Hit && is_short).then(|| {
             let from = stream.metadata_until.max(data.start);
             stream.metadata_until = metadata_end;
             from..metadata_end
         });
-        (index, Some(Fetch { data, metadata }))
+        stream.unasked += 1;
+        (index, Some(Fetch { stream: stream.id, data, metadata }))
     }
 }
 
@@ -226,7 +308,8 @@ mod tests {
                 && let Some(fetch) = ahead.note(begin, READ, noted)
             {
                 distance = distance.max(fetch.data.end - end);
-                assert!(fetch.data.end - fetch.data.start <= AHEAD_STEP_BYTES);
+                let steps = if noted == Noted::Miss { AHEAD_STEPS_WAITING } else { 1 };
+                assert!(fetch.data.end - fetch.data.start <= AHEAD_STEP_BYTES * steps);
                 fetches.push((fetch.data, now + slow));
             }
             now = now.max(there) + 1;
@@ -243,6 +326,70 @@ mod tests {
         assert!((slow * READ..AHEAD_BYTES_MAX).contains(&distance), "{distance}");
         let (waits, _) = read_slowly(&Ahead::new(AHEAD_BYTES_USUAL), slow);
         assert!(waits > 10, "{waits}: a window of the usual size is too short");
+    }
+
+    #[test]
+    fn reads_that_come_in_another_order_are_one_sequence() {
+        let ahead = ahead();
+        // Each pair of reads is on its way at one time.
+        let (mut fetched, mut misses) = (0, 0);
+        for pair in 0..500 {
+            for step in [2 * pair + 1, 2 * pair] {
+                misses += u32::from((step + 1) * READ > fetched);
+                if let Some(fetch) = read(&ahead, fetched, step * READ) {
+                    assert!(fetched == 0 || fetch.start == fetched, "{fetch:?} {fetched}");
+                    fetched = fetch.end;
+                }
+            }
+        }
+        assert_eq!(misses, 2, "the first pair begins the sequence");
+    }
+
+    #[test]
+    fn a_hit_behind_the_mark_is_noted_as_one_at_it() {
+        let ahead = ahead();
+        (0..3).for_each(|step| drop(ahead.note(step * READ, READ, Noted::Miss)));
+        let first = (3..1000).find(|step| ahead.is_marked(step * READ, READ)).expect("a mark");
+        // The read at the mark came before it was set.
+        assert!(ahead.is_marked((first + 1) * READ, READ));
+        assert!(ahead.note((first + 1) * READ, READ, Noted::Hit).is_some());
+        assert!(!ahead.is_marked(1 << 40, READ), "what is far away is no part of it");
+    }
+
+    #[test]
+    fn a_window_that_the_cache_has_no_room_for_is_halved_and_stays_so() {
+        let ahead = ahead();
+        let mut longest = 0;
+        let mut fetched = 0;
+        for step in 0..4000 {
+            let (begin, end) = (step * READ, (step + 1) * READ);
+            // What is fetched more than 8 MiB ahead is gone before its reader comes.
+            let is_gone = end <= fetched && fetched - end > 8 << 20 && step % 2 == 0;
+            let noted = if is_gone { Noted::Absent(begin) } else { Noted::Miss };
+            if let Some(fetch) = ahead.note(begin, READ, noted) {
+                ahead.asked(&fetch);
+                fetched = fetch.data.end;
+                if step >= 2000 {
+                    longest = longest.max(fetched - end);
+                }
+            }
+        }
+        assert!((4 << 20..=16 << 20).contains(&longest), "{longest}");
+    }
+
+    #[test]
+    fn nothing_is_lost_that_was_not_asked_for_yet() {
+        let ahead = ahead();
+        assert_eq!(ahead.note(READ, READ, Noted::Absent(READ)), None);
+        // It came before its turn. What is behind it was never fetched.
+        let fetch = ahead.note(0, READ, Noted::Absent(0)).expect("a sequence");
+        assert_eq!(fetch.data, 2 * READ..2 * READ + AHEAD_BYTES_MIN);
+        // Its places are looked for in the tree, which takes a while.
+        let next = ahead.note(2 * READ, READ, Noted::Absent(2 * READ)).expect("it waits");
+        assert_eq!(next.data.start, fetch.data.end, "nothing twice");
+        (ahead.asked(&fetch), ahead.asked(&next));
+        let again = ahead.note(3 * READ, READ, Noted::Absent(3 * READ)).expect("it is gone");
+        assert_eq!(again.data.start, 4 * READ, "what is left of the window is fetched anew");
     }
 
     #[test]

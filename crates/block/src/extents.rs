@@ -257,9 +257,13 @@ impl Extents {
         let within = |bytes: &Range<u64>| {
             self.pages(bytes.start, bytes.end.min(size).saturating_sub(bytes.start))
         };
-        // Only a hint: a read of that range returns the error, if there is one.
-        if let Ok(runs) = self.whole_runs(root, &within(&fetch.data)).await {
-            self.prefetch(root, &runs);
+        {
+            // Also if the reader goes away meanwhile.
+            let _asked = Asked { ahead: &self.ahead, fetch: &fetch };
+            // Only a hint: a read of that range returns the error, if there is one.
+            if let Ok(runs) = self.whole_runs(root, &within(&fetch.data)).await {
+                self.prefetch(root, &runs);
+            }
         }
         if let Some(metadata) = fetch.metadata {
             let keys = self.layout.keys(&within(&metadata));
@@ -271,7 +275,8 @@ impl Extents {
     #[cold]
     fn fetch_ahead_now(&self, root: &Root, position: u64, length: u64) {
         let Some(fetch) = self.ahead.note(position, length, Noted::Hit) else { return };
-        let bytes = fetch.data;
+        let _asked = Asked { ahead: &self.ahead, fetch: &fetch };
+        let bytes = fetch.data.clone();
         let end = bytes.end.min(self.size());
         let pages = self.pages(bytes.start, end.saturating_sub(bytes.start));
         let (runs, known) = self.whole_runs_now(root, &pages);
@@ -298,6 +303,14 @@ impl Extents {
         Ok(found)
     }
 
+    /// Whether what a read misses is on its way. A plain call: of runs whose tree nodes are not in
+    /// the cache it says so, too.
+    fn missed(&self, root: &Root, position: u64, length: u64) -> Noted {
+        let (runs, _) = self.whole_runs_now(root, &self.pages(position, length));
+        let absent = runs.iter().find(|(_, pointer)| !self.content.is_there_or_coming(pointer));
+        absent.map_or(Noted::Miss, |(run, _)| Noted::Absent(position.max(self.byte(run.page))))
+    }
+
     /// Reads what is not all in the cache, and more for a client that reads on (with `keep`).
     async fn miss(
         &self,
@@ -307,7 +320,10 @@ impl Extents {
         keep: bool,
     ) -> Result<(), StagingError> {
         let length = out.left();
-        let ahead = if keep { self.ahead.note(position, length, Noted::Miss) } else { None };
+        let ahead = match keep {
+            true => self.ahead.note(position, length, self.missed(root, position, length)),
+            false => None,
+        };
         let read = self.show(root, position, out, keep);
         match ahead {
             // The client's own read is polled first.
@@ -368,6 +384,18 @@ impl Extents {
         }
         add(end, false);
         Ok(found)
+    }
+}
+
+/// A fetch that is about to be asked for; its drop says that it was.
+struct Asked<'a> {
+    ahead: &'a Ahead,
+    fetch: &'a Fetch,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.ahead.asked(self.fetch);
     }
 }
 

@@ -36,15 +36,23 @@ pub const AHEAD_READS_MIN: u64 = 2;
 pub const AHEAD_GROWTH_WAITING: u64 = 4;
 /// Read-ahead to which the window of every stream grows.
 pub const AHEAD_BYTES_USUAL: u64 = 4 * MIB;
-/// Longest read-ahead, of a stream whose reader has waited for shorter ones: 500 MiB/s from a store
+/// Longest read-ahead, of a stream whose reader has waited for shorter ones: 1 GiB/s from a store
 /// that answers after 60 ms.
-pub const AHEAD_BYTES_MAX: u64 = 32 * MIB;
+pub const AHEAD_BYTES_MAX: u64 = 64 * MIB;
 /// A window takes at most this share of the cache, so that no stream evicts what it has not read.
-pub const AHEAD_CACHE_SHARE: u64 = 8;
+pub const AHEAD_CACHE_SHARE: u64 = 4;
 /// Most bytes that one read has fetched ahead: a larger window is filled step by step.
 pub const AHEAD_STEP_BYTES: u64 = 4 * MIB;
-/// Runs that the map of a reader has, at most: those of the longest read-ahead, and 90 KiB of RAM.
-pub const MAPPED_RUNS_MAX: usize = 1024;
+/// Steps that one read takes at once whose reader waits.
+pub const AHEAD_STEPS_WAITING: u64 = 4;
+/// Windows that a reader has passed when one that was halved may grow again: what had no room in
+/// the cache may have some now.
+pub const AHEAD_WINDOWS_HALVED: u64 = 16;
+/// Reads that a reader has under way at most, so that they may come in another order.
+pub const AHEAD_READS_BEHIND: u64 = 4;
+/// Runs that the map of a reader has, at most: those of the longest read-ahead, and 180 KiB of
+/// RAM.
+pub const MAPPED_RUNS_MAX: usize = 2048;
 /// Distance from the expected position up to which a read still belongs to its stream.
 pub const AHEAD_SLACK_BYTES: u64 = 64 * KIB;
 /// Metadata is fetched this much further ahead than data, in bytes of the volume. A hit finds its

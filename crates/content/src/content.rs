@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use rekindle_base::PackId;
 use rekindle_datastore::Store;
 use rekindle_env::Env;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Semaphore;
@@ -69,6 +70,8 @@ pub(crate) struct Inner {
     /// Whether the store had no room for the last pack.
     pub(crate) full: AtomicBool,
     pub(crate) prefetches: Arc<Semaphore>,
+    /// Chunks that prefetches will have in the cache, unless the store fails.
+    pub(crate) expected: Mutex<HashSet<Pointer>>,
     pub(crate) flights: SingleFlight<Pointer, Body>,
     pub(crate) bundles: Bundles,
     /// Packs that are complete but perhaps not in the store yet, as long as a batch or an upload
@@ -153,6 +156,7 @@ impl Content {
             counters: Counters::default(),
             full: AtomicBool::new(false),
             prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),
+            expected: Mutex::default(),
             flights: SingleFlight::default(),
             bundles: Bundles::default(),
             sealed: Mutex::default(),

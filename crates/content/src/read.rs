@@ -102,23 +102,63 @@ impl Content {
         let missing = pointers
             .iter()
             .filter(|pointer| self.inner.cache.get(&pointer.name).is_none())
-            .filter(|pointer| !self.inner.flights.is_under_way(pointer))
+            .filter(|pointer| !self.inner.is_coming(pointer))
             .copied()
             .collect();
         for group in neighbours(missing) {
             let Ok(permit) = self.inner.prefetches.clone().try_acquire_owned() else {
                 return;
             };
-            let inner = self.inner.clone();
+            // Before the task runs: a reader may come first.
+            let expected = Expected::new(&self.inner, group);
             self.inner.env.spawn("content-prefetch", async move {
-                let _ = inner.read_each(&group, class, Keep::Unasked(Unasked::Fetched)).await;
+                let Expected { inner, chunks } = &expected;
+                let _ = inner.read_each(chunks, class, Keep::Unasked(Unasked::Fetched)).await;
                 drop(permit);
             });
+        }
+    }
+
+    /// Whether a chunk is in RAM, or will be without another request: a prefetch or a reader has
+    /// asked for it. A plain call.
+    #[must_use]
+    pub fn is_there_or_coming(&self, pointer: &Pointer) -> bool {
+        // In this order: what comes is in the cache before it is expected no longer.
+        let inner = &self.inner;
+        inner.is_coming(pointer)
+            || inner.cache.get(&pointer.name).is_some()
+            || BundlePlace::of(pointer).is_some_and(|place| inner.bundles.get(place).is_some())
+    }
+}
+
+/// Chunks that a prefetch has promised; its drop takes the promise back.
+struct Expected {
+    inner: Arc<Inner>,
+    chunks: Vec<Pointer>,
+}
+
+impl Expected {
+    fn new(inner: &Arc<Inner>, chunks: Vec<Pointer>) -> Self {
+        inner.expected.lock().extend(&chunks);
+        Self { inner: inner.clone(), chunks }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let mut expected = self.inner.expected.lock();
+        for chunk in &self.chunks {
+            expected.remove(chunk);
         }
     }
 }
 
 impl Inner {
+    /// Whether a prefetch or a reader has asked for a chunk, and does not have it yet.
+    fn is_coming(&self, pointer: &Pointer) -> bool {
+        self.expected.lock().contains(pointer) || self.flights.is_under_way(pointer)
+    }
+
     /// Returns a chunk that is in the cache, in a bundle in RAM, or in warm memory.
     pub(crate) fn cached(&self, pointer: &Pointer) -> Option<Body> {
         self.at_hand(pointer, Keep::Yes).ok()
