@@ -88,6 +88,27 @@ fn a_stream_that_is_fetched_ahead_and_one_that_is_written_leave_what_readers_use
 }
 
 #[test]
+fn what_is_prefetched_is_coming_from_the_call_on_until_it_is_there() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let store = Mem::store();
+        let pointers = planted(&env, &store, 4).await;
+        let cold = Content::open(env.clone(), store, large());
+        assert!(!cold.is_there_or_coming(&pointers[0]));
+        cold.prefetch(&pointers[..2], Class::Data);
+        assert!(cold.is_there_or_coming(&pointers[0]), "no task has run yet");
+        assert!(!cold.is_there_or_coming(&pointers[2]), "no one has asked for it");
+        while cold.inner.is_coming(&pointers[1]) {
+            assert!(cold.is_there_or_coming(&pointers[1]));
+            env.sleep(std::time::Duration::from_micros(100)).await;
+        }
+        assert!(pointers[..2].iter().all(|pointer| cold.is_there_or_coming(pointer)));
+        assert!(pointers[..2].iter().all(|pointer| cold.read_now(pointer).is_some()));
+    });
+}
+
+#[test]
 fn a_reader_of_a_chunk_that_comes_with_others_makes_no_request() {
     let world = World::new(1, Faults::none());
     let env = world.env();
