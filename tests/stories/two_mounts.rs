@@ -11,12 +11,19 @@ use std::path::Path;
 
 const LINES: usize = 400;
 
-/// Appends lines one by one through a mount, and now and then reads the file there.
+/// The line of a program; some are longer than a page.
+fn line(who: &str, number: usize) -> String {
+    format!("{who} {number} {}", who.repeat(if number % 3 == 0 { 6000 } else { 10 }))
+}
+
+/// Appends lines one by one through a mount, and now and then reads the file there. Some programs
+/// could read it by the same file.
 fn append(folder: &Path, who: &str) -> Result<()> {
     let path = folder.join("log");
-    let mut file = File::options().append(true).create(true).open(&path)?;
+    let reads = ["c", "d"].contains(&who);
+    let mut file = File::options().read(reads).append(true).create(true).open(&path)?;
     for number in 0..LINES {
-        file.write_all(format!("{who} {number}\n").as_bytes())?;
+        file.write_all(format!("{}\n", line(who, number)).as_bytes())?;
         if number % 50 == 0 {
             let text = std::fs::read_to_string(&path)?;
             let own = text.lines().filter(|line| line.starts_with(who)).count();
@@ -44,7 +51,7 @@ fn lines_that_are_appended_at_two_mounts_are_all_there_once_also_over_kills() ->
     let text = std::fs::read_to_string(one.folder.join("log")).context("the log")?;
     for who in ["a", "b", "c", "d"] {
         let lines: Vec<_> = text.lines().filter(|line| line.starts_with(who)).collect();
-        let expected: Vec<_> = (0..LINES).map(|number| format!("{who} {number}")).collect();
+        let expected: Vec<_> = (0..LINES).map(|number| line(who, number)).collect();
         ensure!(lines == expected, "{who}: {} lines of {LINES}", lines.len());
     }
     one.unmount()?;

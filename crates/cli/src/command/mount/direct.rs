@@ -3,10 +3,16 @@
 //! drops pages of a file whose time of modification has changed. A copy and the pages are saved,
 //! which is a quarter of the time of a large file.
 //!
+//! A program that appends may read, too, and waits for its bytes then. But each of its writes is one
+//! request so, and goes behind the file's end as a whole: the kernel's pages would end it where a
+//! page ends, and another mount's bytes could come between.
+//!
 //! Kernels before Linux 6.6 do not take written ranges out of their pages then, so a program that
 //! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].
 
-use rekindle_front::fuse::wire::{IN_HEADER_BYTES, OUT_HEADER_BYTES, OpenOut, opcode, open};
+use rekindle_front::fuse::wire::{
+    IN_HEADER_BYTES, O_APPEND, OUT_HEADER_BYTES, OpenOut, opcode, open,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Flag of INIT that says that a second word of flags follows the first.
@@ -18,6 +24,7 @@ const FLAGS: [usize; 2] = [IN_HEADER_BYTES + 12, IN_HEADER_BYTES + 16];
 /// The bits of an open's flags that say whether it reads or writes.
 const ACCESS: u32 = 0o3;
 const WRITE_ONLY: u32 = 0o1;
+const READ_WRITE: u32 = 0o2;
 
 /// Whether the kernel whose INIT this is keeps its pages in step with direct writes.
 pub fn keeps_in_step(init: &[u8]) -> bool {
@@ -25,10 +32,13 @@ pub fn keeps_in_step(init: &[u8]) -> bool {
     first & INIT_EXT != 0 && second & DIRECT_IO_ALLOW_MMAP != 0
 }
 
-/// Whether a request opens a file to write only.
-pub fn is_write_only(opcode: u32, request: &[u8]) -> bool {
-    matches!(opcode, opcode::OPEN | opcode::CREATE)
-        && word(request, IN_HEADER_BYTES) & ACCESS == WRITE_ONLY
+/// Whether a request opens a file whose bytes are to go past the kernel's pages.
+pub fn is_for(opcode: u32, request: &[u8]) -> bool {
+    if !matches!(opcode, opcode::OPEN | opcode::CREATE) {
+        return false;
+    }
+    let flags = word(request, IN_HEADER_BYTES);
+    flags & ACCESS == WRITE_ONLY || (flags & ACCESS == READ_WRITE && flags & O_APPEND != 0)
 }
 
 /// Has the kernel pass the bytes of a file on as they are. `reply`: to an OPEN or CREATE.
@@ -80,15 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_read_too_keeps_its_pages() {
+    fn a_file_that_is_read_too_keeps_its_pages_unless_it_is_appended_to() {
         let (create, truncate) = (0o100, 0o1000);
         for opcode in [opcode::OPEN, opcode::CREATE] {
-            assert!(is_write_only(opcode, &request(&[WRITE_ONLY | create | truncate, 0])));
-            assert!(!is_write_only(opcode, &request(&[0o2 | create, 0])), "O_RDWR");
-            assert!(!is_write_only(opcode, &request(&[0, 0])), "O_RDONLY");
-            assert!(!is_write_only(opcode, &[]));
+            assert!(is_for(opcode, &request(&[WRITE_ONLY | create | truncate, 0])));
+            assert!(is_for(opcode, &request(&[READ_WRITE | O_APPEND, 0])));
+            assert!(!is_for(opcode, &request(&[READ_WRITE | create, 0])));
+            assert!(!is_for(opcode, &request(&[O_APPEND, 0])), "O_RDONLY");
+            assert!(!is_for(opcode, &[]));
         }
-        assert!(!is_write_only(opcode::OPENDIR, &request(&[WRITE_ONLY, 0])));
+        assert!(!is_for(opcode::OPENDIR, &request(&[WRITE_ONLY, 0])));
     }
 
     #[test]

@@ -329,7 +329,7 @@ impl Ledger {
             unique if unique % 2 == 1 => Answered::Own,
             _ if opened.is_some()
                 && self.keeps_in_step
-                && direct::is_write_only(header.opcode, &request) =>
+                && direct::is_for(header.opcode, &request) =>
             {
                 Answered::Direct
             }
