@@ -4,6 +4,7 @@
 //! of the store can compute. So a session goes on after a restart, or at another host of the store,
 //! and no file has a list of them. What is here is only what this process has heard.
 
+use super::channel::Channel;
 use super::limits;
 use super::slots::Slot;
 use super::status::Status;
@@ -39,19 +40,20 @@ fn client_of(seal: &Seal, id: &SessionId) -> Option<u64> {
 pub struct Session {
     pub id: SessionId,
     pub client: u64,
+    pub channel: Channel,
     slots: Mutex<Vec<Slot>>,
     /// What a slot is that no request has come to.
     first: Slot,
 }
 
 impl Session {
-    fn new(id: SessionId, client: u64, first: Slot) -> Arc<Self> {
-        Arc::new(Self { id, client, slots: Mutex::default(), first })
+    fn new(id: SessionId, client: u64, channel: Channel, first: Slot) -> Arc<Self> {
+        Arc::new(Self { id, client, channel, slots: Mutex::default(), first })
     }
 
     /// Works on a slot.
     pub fn with_slot<T>(&self, number: u32, work: impl FnOnce(&mut Slot) -> T) -> Option<T> {
-        if number >= limits::SLOTS_MAX {
+        if number >= self.channel.requests {
             return None;
         }
         let (mut slots, at) = (self.slots.lock(), number as usize);
@@ -153,8 +155,10 @@ impl Clients {
             return Ok(Exchanged { client: id, sequence, is_confirmed: client.is_confirmed });
         }
         if is_update {
-            let others = self.clients.values();
-            let has_started_anew = { others }.any(|client| client.machine == machine);
+            let is_earlier = |client: &Client| {
+                client.machine == machine && client.is_confirmed && !client.is_over
+            };
+            let has_started_anew = self.clients.values().any(is_earlier);
             return Err(if has_started_anew { Status::NOT_SAME } else { Status::NOENT });
         }
         self.make_room(now)?;
@@ -168,12 +172,13 @@ impl Clients {
         seal: &Seal,
         id: u64,
         sequence: u32,
-        random: u32,
+        (random, channel): (u32, Channel),
         now: Moment,
     ) -> Result<Created, Status> {
         let sessions = self.sessions.len();
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
-        if client.is_over {
+        let has_lapsed = !client.is_confirmed && now - client.heard > limits::LEASE;
+        if client.is_over || has_lapsed {
             return Err(Status::STALE_CLIENTID);
         }
         match &client.created {
@@ -203,7 +208,7 @@ impl Clients {
             })
             .collect();
         self.sessions.retain(|_, session| !earlier.contains(&session.client));
-        let session = Session::new(session_id(seal, id, random), id, Slot::Fresh);
+        let session = Session::new(session_id(seal, id, random), id, channel, Slot::Fresh);
         self.sessions.insert(session.id, session.clone());
         Ok(Created::New(session))
     }
@@ -246,7 +251,7 @@ impl Clients {
         let known = self.clients.get_mut(&client).ok_or(Status::BADSESSION)?;
         (known.heard, known.is_confirmed) = (now, true);
         known.sessions += 1;
-        let session = Session::new(*id, client, Slot::Unknown);
+        let session = Session::new(*id, client, Channel::MOST, Slot::Unknown);
         self.sessions.insert(*id, session.clone());
         Ok(session)
     }
@@ -263,7 +268,7 @@ impl Clients {
             self.clients.insert(client, Client::new(machine, true, now));
         }
         self.heard_elsewhere(client, machine, now, now);
-        Ok(Session::new(id, client, Slot::Unknown))
+        Ok(Session::new(id, client, Channel::MOST, Slot::Unknown))
     }
 
     /// Notes that another host has heard of a client at `heard`. This host may not know the client:
@@ -308,7 +313,8 @@ impl Clients {
 
     /// DESTROY_CLIENTID: what the client may still hold is over.
     pub fn destroy_client(&mut self, id: u64) -> Result<(), Status> {
-        let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
+        let known = self.clients.get_mut(&id).filter(|client| !client.is_over);
+        let client = known.ok_or(Status::STALE_CLIENTID)?;
         if client.sessions > 0 || client.held > 0 {
             return Err(Status::CLIENTID_BUSY);
         }

@@ -29,7 +29,7 @@ pub async fn answer<E: Exports>(
     asked: &Asked<'_, E>,
     mut args: Args<'_>,
 ) -> Result<Option<Vec<u8>>, Failed> {
-    let Asks { bytes, changes } = Asks::read(args);
+    let (length, Asks { bytes, changes }) = (args.0.len(), Asks::read(args));
     let room = bytes.max(limits::ROOM_BYTES);
     let (tag, minor, count) = (args.opaque(limits::TAG_BYTES_MAX)?, args.u32()?, args.u32()?);
     if minor != MINOR_VERSION {
@@ -39,6 +39,7 @@ pub async fn answer<E: Exports>(
         return Ok(Some(reply(Status::TOO_MANY_OPS, tag, 0, &[])));
     }
     let mut work = Work::new(asked, asked.server.seal().await?, room);
+    work.asks = (length, count);
     let mut course = Course { changes, ..Course::default() };
     match course.run(asked, &mut work, args, (0, count)).await {
         Ended::Before(reply) => return Ok(Some(reply)),
@@ -140,7 +141,14 @@ impl Course {
                 Ok(()) => {
                     let place = (at, count, op);
                     let mut patience = Patience::new(self.changes);
-                    operation(asked, work, place, &mut args, results, (before, &mut patience)).await
+                    let rest = (before, &mut patience);
+                    match operation(asked, work, place, &mut args, results, rest).await {
+                        Ok(Step::Done) => match work.check_reply(op, self.results.len()) {
+                            Ok(()) => Ok(Step::Done),
+                            Err(status) => Err(Fault::from(status)),
+                        },
+                        other => other,
+                    }
                 }
             };
             let status = match outcome {

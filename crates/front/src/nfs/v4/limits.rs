@@ -17,6 +17,8 @@ pub const SLOTS_MAX: u32 = 64;
 pub const OPS_MAX: u32 = 64;
 /// Longest reply that is kept for a request that comes again, bytes.
 pub const CACHED_BYTES_MAX: usize = 2 << 10;
+/// Bytes of the reply to a SEQUENCE alone, without a tag.
+pub const SEQUENCED_BYTES: usize = 56;
 /// Most bytes of data in the reply to a COMPOUND that is said beforehand, and without that.
 pub const ROOM_BYTES_MAX: usize = 2 << 20;
 pub const ROOM_BYTES: usize = 64 << 10;

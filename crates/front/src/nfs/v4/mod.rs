@@ -10,6 +10,7 @@
 
 pub mod answer;
 pub mod attributes;
+pub mod channel;
 pub mod clients;
 pub mod codec;
 pub mod compound;

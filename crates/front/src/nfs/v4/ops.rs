@@ -75,14 +75,32 @@ impl Op {
         )
     }
 
+    /// Whether it only shows something: carried out without a reply, it has done no harm.
+    pub fn only_shows(self) -> bool {
+        matches!(
+            self,
+            Op::ACCESS
+                | Op::GETATTR
+                | Op::GETFH
+                | Op::READ
+                | Op::READDIR
+                | Op::READLINK
+                | Op::SECINFO
+                | Op::SECINFO_NO_NAME
+                | Op::TEST_STATEID
+        )
+    }
+
     /// Says why the operation cannot stand where it does among `count` ones.
     pub fn check_place(self, at: u32, count: u32, in_session: bool) -> Result<(), Status> {
         match self {
+            // It says so itself.
+            Op::ILLEGAL => Ok(()),
             Op::SEQUENCE if at > 0 => Err(Status::SEQUENCE_POS),
             Op::SEQUENCE => Ok(()),
             // It may be in a session, too.
             op if op.stands_alone() && !in_session && count > 1 => Err(Status::NOT_ONLY_OP),
-            Op::BIND_CONN_TO_SESSION | Op::EXCHANGE_ID if in_session => Err(Status::NOT_ONLY_OP),
+            Op::BIND_CONN_TO_SESSION if in_session => Err(Status::NOT_ONLY_OP),
             op if op.stands_alone() || in_session => Ok(()),
             _ => Err(Status::OP_NOT_IN_SESSION),
         }
@@ -101,7 +119,9 @@ mod tests {
         assert_eq!(Op::PUTFH.check_place(1, 2, true), Ok(()));
         assert_eq!(Op::EXCHANGE_ID.check_place(0, 1, false), Ok(()));
         assert_eq!(Op::EXCHANGE_ID.check_place(0, 2, false), Err(Status::NOT_ONLY_OP));
+        assert_eq!(Op::EXCHANGE_ID.check_place(1, 2, true), Ok(()));
         assert_eq!(Op::DESTROY_SESSION.check_place(1, 2, true), Ok(()));
+        assert_eq!(Op::ILLEGAL.check_place(0, 2, false), Ok(()), "it is told to be illegal");
         assert_eq!(Op(59).known(), Op::ILLEGAL);
         assert_eq!(Op(2).known(), Op::ILLEGAL);
     }

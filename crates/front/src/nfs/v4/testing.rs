@@ -278,21 +278,29 @@ pub async fn heard(client: &mut Client, args: &[u8]) -> Result<Vec<u8>, String> 
 }
 
 pub fn exchange_id(name: &str, verifier: u8) -> Ops {
+    exchange_id_as(name, verifier, 0)
+}
+
+pub fn exchange_id_as(name: &str, verifier: u8, flags: u32) -> Ops {
     ops().op(Op::EXCHANGE_ID, |out| {
         out.put_plain(&[verifier; 8]);
         out.put_opaque(name.as_bytes());
-        [0, 0, 0].iter().for_each(|word| out.put_u32(*word));
+        [flags, 0, 0].iter().for_each(|word| out.put_u32(*word));
     })
 }
 
-pub fn create_session(id: u64, sequence: u32) -> Ops {
+/// Bounds of a session: call, reply, what is kept of a reply, operations, slots.
+pub const BOUNDS: [u32; 5] = [1 << 20, 1 << 20, 4096, 16, 16];
+
+pub fn create_session(id: u64, sequence: u32, flags: u32, bounds: [u32; 5]) -> Ops {
     ops().op(Op::CREATE_SESSION, |out| {
         out.put_u64(id);
         out.put_u32(sequence);
-        out.put_u32(1);
+        out.put_u32(flags);
         for _ in 0..2 {
-            let channel = [0, 1 << 20, 1 << 20, 4096, 16, 16, 0];
-            channel.iter().for_each(|word| out.put_u32(*word));
+            out.put_u32(0);
+            bounds.iter().for_each(|word| out.put_u32(*word));
+            out.put_u32(0);
         }
         [0, 1, 0].iter().for_each(|word| out.put_u32(*word));
     })
@@ -306,12 +314,18 @@ impl Caller {
 
     /// The same; `verifier` tells the starts of a machine apart.
     pub async fn started(site: &Site, name: &str, verifier: u8) -> Self {
+        Self::bounded(site, name, verifier, BOUNDS).await
+    }
+
+    /// The same, with bounds of its session.
+    pub async fn bounded(site: &Site, name: &str, verifier: u8, bounds: [u32; 5]) -> Self {
         let mut client = site.connect();
         let told = ask(&mut client, 1, &exchange_id(name, verifier)).await;
         assert_eq!(told.status, Status::OK);
         let mut args = told.of(Op::EXCHANGE_ID);
         let (id, sequence) = (args.u64().unwrap(), args.u32().unwrap());
-        let told = ask(&mut client, 1, &create_session(id, sequence)).await;
+        let made = create_session(id, sequence, 1, bounds);
+        let told = ask(&mut client, 1, &made).await;
         assert_eq!(told.status, Status::OK);
         let session = told.of(Op::CREATE_SESSION).sixteen().unwrap();
         Self { client, id, session, sequence: 0 }

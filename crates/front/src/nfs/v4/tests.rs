@@ -11,6 +11,7 @@ use crate::nfs::settings::Settings;
 use crate::nfs::testing::{Site, with_site};
 use std::time::Duration;
 
+mod bounds;
 mod forwarded;
 mod hostile;
 mod names;

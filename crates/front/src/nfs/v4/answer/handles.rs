@@ -11,7 +11,7 @@ use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::xdr::{Args, Garbage};
 use crate::target::Target;
 use rekindle_base::Kind;
-use rekindle_file::ROOT;
+use rekindle_file::{FileType, ROOT};
 use rekindle_volume::Error;
 
 /// AUTH_SYS.
@@ -136,6 +136,9 @@ impl<E: Exports> Work<'_, E> {
         };
         let files = &place.export.files;
         let dir = files.rights(place.ino).await?;
+        if dir.kind == FileType::Symlink {
+            return Err(Status::SYMLINK.into());
+        }
         directory(&dir)?;
         self.caller.look_up(&dir)?;
         if place.ino == ROOT {

@@ -82,6 +82,8 @@ pub struct Work<'a, E: Exports> {
     saved_stateid: Option<Stateid>,
     /// Bytes of data that the reply may still have.
     room: usize,
+    /// Bytes and operations of the COMPOUND.
+    pub asks: (usize, u32),
 }
 
 type Done = Result<(), Fault>;
@@ -103,7 +105,15 @@ impl<'a, E: Exports> Work<'a, E> {
             stateid: None,
             saved_stateid: None,
             room,
+            asks: (0, 0),
         }
+    }
+
+    /// Refuses to send what an operation shows, where the client takes no reply with so many bytes
+    /// of results. What changes something has a short result, and is done by then.
+    pub fn check_reply(&self, op: Op, bytes: usize) -> Result<(), Status> {
+        let most = self.turn.as_ref().map_or(usize::MAX, Turn::reply_bytes_max);
+        if op.only_shows() && bytes > most { Err(Status::REP_TOO_BIG) } else { Ok(()) }
     }
 
     pub fn is_in_session(&self) -> bool {

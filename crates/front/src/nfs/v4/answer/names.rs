@@ -1,7 +1,7 @@
 //! Operations that make, remove and move names: CREATE, REMOVE, RENAME, LINK, READLINK.
 
 use super::handles::{check_name, name};
-use super::{Done, Work};
+use super::{Done, Work, directory};
 use crate::nfs::answer::naming::{find, may_make};
 use crate::nfs::permission::Credentials;
 use crate::nfs::replies;
@@ -128,6 +128,9 @@ impl<E: Exports> Work<'_, E> {
         check_name(to_name)?;
         let (from, to) = self.both()?;
         self.may_change(&from)?;
+        for place in [&from, &to] {
+            directory(&place.export.files.attr(place.ino).await?)?;
+        }
         let watched = [from.ino, to.ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
             let (from_dir, what) = find(caller, sight, from.ino, from_name)?;

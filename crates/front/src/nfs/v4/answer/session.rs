@@ -3,6 +3,7 @@
 use super::{Done, Work};
 use crate::nfs::limits as common;
 use crate::nfs::target::Exports;
+use crate::nfs::v4::channel::Channel;
 use crate::nfs::v4::clients::{Created, Session};
 use crate::nfs::v4::codec::{Read, Write};
 use crate::nfs::v4::limits;
@@ -14,6 +15,9 @@ use rekindle_file::Seal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// Flags that a client may set in EXCHANGE_ID, and in CREATE_SESSION.
+const EXCHANGE_FLAGS: u32 = 0x4007_0103;
+const SESSION_FLAGS: u32 = 0x0000_0007;
 /// Flags of EXCHANGE_ID: the client exists already; it must; this server has no layouts.
 const UPDATES: u32 = 0x4000_0000;
 const IS_CONFIRMED: u32 = 0x8000_0000;
@@ -37,6 +41,11 @@ pub struct Turn {
 impl Turn {
     pub fn client(&self) -> u64 {
         self.session.client
+    }
+
+    /// Returns the longest reply that the client takes, bytes.
+    pub fn reply_bytes_max(&self) -> usize {
+        self.session.channel.reply as usize
     }
 
     /// Returns the turn of a request whose session another host keeps.
@@ -87,35 +96,6 @@ fn kept(reply: &[u8]) -> Option<Bytes> {
     (reply.len() <= limits::CACHED_BYTES_MAX).then(|| Bytes::copy_from_slice(reply))
 }
 
-/// The bounds of a channel.
-struct Channel {
-    call: u32,
-    reply: u32,
-    cached: u32,
-    ops: u32,
-    requests: u32,
-}
-
-impl Channel {
-    fn read(args: &mut Args<'_>) -> Result<Self, Garbage> {
-        let _padding = args.u32()?;
-        let (call, reply, cached) = (args.u32()?, args.u32()?, args.u32()?);
-        let (ops, requests) = (args.u32()?, args.u32()?);
-        // Words for RDMA.
-        match args.u32()? {
-            0 => {}
-            1 => drop(args.u32()?),
-            _ => return Err(Garbage),
-        }
-        Ok(Self { call, reply, cached, ops, requests })
-    }
-
-    fn put(&self, out: &mut Vec<u8>) {
-        let Self { call, reply, cached, ops, requests } = self;
-        [0, *call, *reply, *cached, *ops, *requests, 0].iter().for_each(|word| out.put_u32(*word));
-    }
-}
-
 /// Reads over the credentials that calls to the client would have.
 fn skip_callback(args: &mut Args<'_>) -> Result<(), Garbage> {
     let _program = args.u32()?;
@@ -160,13 +140,15 @@ impl<E: Exports> Work<'_, E> {
         if slot > highest {
             return Err(Status::BAD_HIGH_SLOT.into());
         }
+        let channel = session.channel;
+        channel.check(self.asks.0, self.asks.1, wants_cached)?;
         let begun = session.with_slot(slot, |slot| slot.begin(sequence));
         let begun = begun.ok_or(Status::BADSLOT)??;
         if begun == Begun::New {
             let (has_changed, is_over) = (AtomicBool::new(false), false);
             self.turn = Some(Turn { session, slot, sequence, wants_cached, has_changed, is_over });
             out.put_plain(&id);
-            let last = limits::SLOTS_MAX - 1;
+            let last = channel.requests - 1;
             [sequence, slot, last, last, 0].iter().for_each(|word| out.put_u32(*word));
         } else {
             self.meters.replayed();
@@ -181,13 +163,17 @@ impl<E: Exports> Work<'_, E> {
             // It needs GSS.
             return Err(Status::INVAL.into());
         }
-        for _ in 0..args.u32()?.min(2) {
+        let words = args.u32()?;
+        if words > 1 {
+            return Err(Status::BADXDR.into());
+        }
+        for _ in 0..words {
             args.opaque(limits::OWNER_BYTES_MAX)?;
             args.opaque(limits::OWNER_BYTES_MAX)?;
             args.u64()?;
             args.u32()?;
         }
-        if flags & IS_CONFIRMED != 0 {
+        if flags & !EXCHANGE_FLAGS != 0 {
             return Err(Status::INVAL.into());
         }
         let host = self.server.host().await?;
@@ -207,30 +193,22 @@ impl<E: Exports> Work<'_, E> {
     }
 
     pub(super) fn create_session(&mut self, args: &mut Args<'_>, out: &mut Vec<u8>) -> Done {
-        let (client, sequence, _flags) = (args.u64()?, args.u32()?, args.u32()?);
+        let (client, sequence, flags) = (args.u64()?, args.u32()?, args.u32()?);
         let (fore, back) = (Channel::read(args)?, Channel::read(args)?);
         skip_callback(args)?;
-        let least = limits::AROUND_BYTES;
-        if fore.call < least / 8 || fore.reply < least / 8 || fore.requests == 0 || fore.ops == 0 {
-            return Err(Status::TOOSMALL.into());
+        if flags & !SESSION_FLAGS != 0 {
+            return Err(Status::INVAL.into());
         }
+        let fore = fore.agreed()?;
         let random = u32::from_be_bytes(self.server.env.random());
         let now = self.server.env.now();
         let mut clients = self.server.clients.lock();
-        let session = match clients.create(&self.seal, client, sequence, random, now)? {
+        let session = match clients.create(&self.seal, client, sequence, (random, fore), now)? {
             Created::New(session) => session,
             Created::Before(reply) => {
                 out.extend(reply);
                 return Ok(());
             }
-        };
-        let most = common::DATA_BYTES_MAX + limits::AROUND_BYTES;
-        let fore = Channel {
-            call: fore.call.min(most),
-            reply: fore.reply.min(most),
-            cached: fore.cached.min(limits::CACHED_BYTES_MAX as u32),
-            ops: fore.ops.min(limits::OPS_MAX),
-            requests: fore.requests.min(limits::SLOTS_MAX),
         };
         let mut reply = Vec::new();
         reply.put_plain(&session.id);
@@ -255,6 +233,11 @@ impl<E: Exports> Work<'_, E> {
 
     pub(super) fn destroy_session(&mut self, args: &mut Args<'_>) -> Done {
         let id = args.sixteen()?;
+        let is_own = self.turn.as_ref().is_some_and(|turn| turn.request().0 == id);
+        if is_own && self.at + 1 < self.asks.1 {
+            // What follows would be of no session.
+            return Err(Status::NOT_ONLY_OP.into());
+        }
         Ok(self.server.clients.lock().destroy_session(&self.seal, &id)?)
     }
 

@@ -17,7 +17,7 @@ impl Clients {
     }
 
     fn made(&mut self, client: u64, sequence: u32, now: Moment) -> Arc<Session> {
-        match self.create(&seal(), client, sequence, 5 + sequence, now).unwrap() {
+        match self.create(&seal(), client, sequence, (5 + sequence, Channel::MOST), now).unwrap() {
             Created::New(session) => {
                 self.created(client, sequence, vec![1]);
                 session
@@ -43,8 +43,32 @@ fn a_client_is_its_name_and_its_start() {
     later.made(first, 1, at(102));
     let known = later.exchange(&seal(), b"host", [1; 8], true, at(103)).unwrap();
     assert_eq!(known, Exchanged { client: first, sequence: 2, is_confirmed: true });
-    let update = later.exchange(&seal(), b"host", [9; 8], true, at(104));
-    assert_eq!(update, Err(Status::NOT_SAME));
+    let update = |clients: &mut Clients| clients.exchange(&seal(), b"host", [9; 8], true, at(104));
+    assert_eq!(update(&mut later), Err(Status::NOT_SAME));
+    assert_eq!(update(&mut clients), Err(Status::NOENT), "there it has not been confirmed");
+}
+
+#[test]
+fn a_client_that_makes_no_session_within_a_lease_is_forgotten() {
+    let mut clients = Clients::new(at(0));
+    let client = clients.known(b"host", 1, at(0));
+    let late = at(limits::LEASE.as_secs() + 1);
+    let made = clients.create(&seal(), client, 1, (1, Channel::MOST), late);
+    assert_eq!(made.err(), Some(Status::STALE_CLIENTID));
+    assert_eq!(clients.known(b"host", 1, late), client, "it may say who it is once more");
+    clients.made(client, 1, late);
+}
+
+#[test]
+fn a_session_has_the_slots_that_were_agreed_on() {
+    let mut clients = Clients::new(at(0));
+    let client = clients.known(b"host", 1, at(0));
+    let channel = Channel { requests: 8, ..Channel::MOST };
+    let Ok(Created::New(session)) = clients.create(&seal(), client, 1, (1, channel), at(0)) else {
+        panic!("it is new");
+    };
+    assert!(session.with_slot(7, |_| ()).is_some());
+    assert!(session.with_slot(8, |_| ()).is_none());
 }
 
 #[test]
@@ -52,12 +76,12 @@ fn sessions_are_made_one_after_the_other() {
     let mut clients = Clients::new(at(0));
     let client = clients.known(b"host", 1, at(0));
     let refused = |clients: &mut Clients, client, sequence| {
-        clients.create(&seal(), client, sequence, 1, at(0)).err()
+        clients.create(&seal(), client, sequence, (1, Channel::MOST), at(0)).err()
     };
     assert_eq!(refused(&mut clients, client + 1, 1), Some(Status::STALE_CLIENTID));
     assert_eq!(refused(&mut clients, client, 2), Some(Status::SEQ_MISORDERED));
     clients.made(client, 1, at(0));
-    let again = clients.create(&seal(), client, 1, 1, at(0)).unwrap();
+    let again = clients.create(&seal(), client, 1, (1, Channel::MOST), at(0)).unwrap();
     assert!(matches!(again, Created::Before(reply) if reply == [1]));
     assert_eq!(refused(&mut clients, client, 3), Some(Status::SEQ_MISORDERED));
     for sequence in 2..=limits::CLIENT_SESSIONS_MAX as u32 {
@@ -101,7 +125,9 @@ fn what_is_destroyed_does_not_come_back() {
     assert_eq!(clients.destroy_client(client), Err(Status::CLIENTID_BUSY), "it holds something");
     clients.count_held(client, false);
     clients.destroy_client(client).unwrap();
-    assert_eq!(clients.create(&seal(), client, 2, 1, at(1)).err(), Some(Status::STALE_CLIENTID));
+    let made = clients.create(&seal(), client, 2, (1, Channel::MOST), at(1));
+    assert_eq!(made.err(), Some(Status::STALE_CLIENTID));
+    assert_eq!(clients.destroy_client(client), Err(Status::STALE_CLIENTID));
     assert_eq!(clients.known(b"host", 1, at(2)), client);
     clients.made(client, 1, at(2));
 }
