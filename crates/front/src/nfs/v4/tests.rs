@@ -13,6 +13,7 @@ use std::time::Duration;
 
 mod forwarded;
 mod hostile;
+mod lists;
 mod names;
 mod state;
 
