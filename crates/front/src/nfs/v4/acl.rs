@@ -12,7 +12,6 @@
 //! which the protocol lets a server do. A list by which he had more is refused; but an owner may
 //! give himself anything, so what his name or his groups are denied is not looked at.
 
-use super::attributes as words;
 use super::codec::Write;
 use super::limits;
 use super::status::{Fault, Status};
@@ -48,6 +47,8 @@ const OWNS: u32 = 0x100 | 0x4_0000;
 /// All that there are.
 const RIGHTS: u32 = 0x1f_07ff;
 
+/// Longest name of a user or a group that is read: a number in digits.
+const DIGITS_MAX: usize = 10;
 /// Bytes of the shortest entry.
 const ENTRY_BYTES_MIN: usize = 16;
 
@@ -92,8 +93,8 @@ impl Entry {
             b"OWNER@" => Who::Owner,
             b"GROUP@" => Who::Group,
             b"EVERYONE@" => Who::Everyone,
-            name if flags & OF_GROUP != 0 => Who::Named(words::number(name)?),
-            name => Who::User(words::number(name)?),
+            name if flags & OF_GROUP != 0 => Who::Named(number(name)?),
+            name => Who::User(number(name)?),
         };
         Ok(Self { denies: kind == DENY, flags, rights, who })
     }
@@ -124,6 +125,16 @@ impl Entry {
         let bit = |rights, bit| if has(rights) { bit } else { 0 };
         Ok(bit(READ, 4) | bit(WRITE, 2) | bit(EXECUTE, 1))
     }
+}
+
+/// Reads whom a text names: a number in digits, as clients without a directory of users have it.
+pub fn number(text: &[u8]) -> Result<u32, Fault> {
+    if text.is_empty() {
+        return Err(Status::INVAL.into());
+    }
+    let digits = text.len() <= DIGITS_MAX && text.iter().all(u8::is_ascii_digit);
+    let number = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten();
+    number.ok_or(Status::BADOWNER.into())
 }
 
 /// Reads the entries of a list.

@@ -130,8 +130,6 @@ pub const OF_EXPORT: Bitmap = Bitmap::of(&[TYPE, RDATTR_ERROR, FILEID, MOUNTED_O
 
 /// Longest list of attributes that is read, bytes.
 const VALUES_BYTES_MAX: u32 = limits::ACL_BYTES_MAX as u32 + (8 << 10);
-/// Longest owner that is read: a number in digits.
-const DIGITS_MAX: usize = 10;
 /// Inodes that are said to be free: their number has no bound of its own.
 const INODES_FREE: u64 = 1 << 40;
 
@@ -318,17 +316,7 @@ pub fn asked((which, values): (Bitmap, &[u8]), now: Time) -> Result<Asked, Fault
 
 /// Reads an owner.
 fn id(args: &mut Args<'_>) -> Result<u32, Fault> {
-    number(args.opaque(limits::OWNER_BYTES_MAX)?)
-}
-
-/// Reads whom a text names: a number in digits, as clients without a directory of users have it.
-pub fn number(text: &[u8]) -> Result<u32, Fault> {
-    if text.is_empty() {
-        return Err(Status::INVAL.into());
-    }
-    let digits = text.len() <= DIGITS_MAX && text.iter().all(u8::is_ascii_digit);
-    let number = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten();
-    number.ok_or(Status::BADOWNER.into())
+    acl::number(args.opaque(limits::OWNER_BYTES_MAX)?)
 }
 
 fn time(args: &mut Args<'_>, now: Time, is_now: &mut bool) -> Result<Time, Fault> {
