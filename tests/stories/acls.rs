@@ -111,6 +111,10 @@ ace() {
   while [ $((${#name} % 8)) != 0 ]; do name=${name}00; done
   printf '%08x%08x%08x%08x%s' $1 $2 $3 ${#4} $name
 }
+three() {
+  mount -i -t nfs -o vers=3,nolock,proto=tcp,port=2049,mountport=2049,mountproto=tcp,addr=10.77.0.1 \
+    10.77.0.1:/home /mnt/3
+}
 set_list() { setfattr -n system.nfs4_acl -v $1 $2; }
 # Adds an entry before those that a file has.
 gives() {
@@ -119,8 +123,9 @@ gives() {
 }
 work() {
   mkdir /mnt/3 /mnt/4
-  mount -i -t nfs -o vers=3,nolock,noac,proto=tcp,port=2049,mountport=2049,mountproto=tcp,addr=10.77.0.1     10.77.0.1:/home /mnt/3 || return 1
-  mount -i -t nfs4 -o vers=4.1,noac,proto=tcp,port=2049,addr=10.77.0.1,clientaddr=10.77.0.2     10.77.0.1:/home /mnt/4 || return 2
+  three || return 1
+  mount -i -t nfs4 -o vers=4.1,proto=tcp,port=2049,addr=10.77.0.1,clientaddr=10.77.0.2 \
+    10.77.0.1:/home /mnt/4 || return 2
   mkdir /mnt/3/x && cd /mnt/3/x || return 3
   told >/run/told 2>/run/out/errors
   all >/run/out/before
@@ -131,8 +136,9 @@ work() {
   done >/run/out/lists
   (cd /mnt/3/x && setfacl -R -b -k . && chmod -R a-rwx . && all >/run/out/bare) || return 6
   while read n r; do set_list $r $n || return 7; done </run/out/lists
+  cd / && umount /mnt/3 && three || return 8
   (cd /mnt/3/x && all >/run/out/after)
-  mkdir /mnt/4/y && cd /mnt/4/y || return 8
+  mkdir /mnt/4/y && cd /mnt/4/y || return 9
   # Version 4.1 shows no list of POSIX.
   show() { stat -c '%a %u:%g %n' "$@"; }
   {
@@ -150,7 +156,7 @@ work() {
     mkdir d; chmod 750 d; gives d 0 $((0x43)) $((0x1200a1)) 77 && show d
     echo x >d/new; mkdir d/e; show d/new d/e
   } >/run/out/told 2>>/run/out/errors
-  cd / && umount /mnt/4 /mnt/3 || return 9
+  cd / && umount /mnt/4 /mnt/3 || return 10
 }
 "#;
 
