@@ -87,12 +87,23 @@ pub fn nfs_call(data: &[u8]) {
 }
 
 /// A COMPOUND of NFS 4.1, in a session of a server without volumes: each operation reads its
-/// arguments, and refuses the place. What is held of a file, out of any bytes.
+/// arguments, and refuses the place. What is held of a file, and an access control list, out of any
+/// bytes.
 pub fn nfs4_compound(data: &[u8]) {
     use rekindle_env::sim::{Faults, World};
     use rekindle_front::held::Held;
+    use rekindle_front::nfs::v4::acl::{self, Lists};
     use rekindle_front::nfs::v4::clients::SessionId;
+    use rekindle_front::nfs::xdr::Args;
     use rekindle_front::nfs::{Desk, Peer, Server, Settings};
+    for (is_dir, entries) in [false, true].map(|is_dir| (is_dir, acl::read(&mut Args(data)))) {
+        if let Some(lists) = entries.ok().and_then(|entries| Lists::of(&entries, is_dir).ok()) {
+            let mut bytes = Vec::new();
+            lists.put(&mut bytes, is_dir);
+            let again = acl::read(&mut Args(&bytes)).and_then(|all| Ok(Lists::of(&all, is_dir)?));
+            assert_eq!(again, Ok(lists), "a list that was taken is shown");
+        }
+    }
     let volume = rekindle_base::VolumeId([7; 16]);
     if let Ok(held) = Held::decode(Some(data), volume)
         && let Some(bytes) = held.encode(volume)

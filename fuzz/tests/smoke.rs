@@ -47,6 +47,18 @@ fn seeds() -> Vec<Vec<u8>> {
         let words = words.iter().flat_map(|word: &u32| word.to_be_bytes());
         seeds.push([op].into_iter().chain(words).collect());
     }
+    // An access control list of version 4.1: the owner, a user, a group that is denied something.
+    let owner = &b"OWNER@\0\0"[..];
+    let mut list = vec![0, 0, 0, 3];
+    for (words, who) in [
+        ([0, 0, 7, 6], owner),
+        ([1, 0xb, 1, 2], &b"77\0\0"[..]),
+        ([0, 0x4b, 0x21, 4], &b"1001"[..]),
+    ] {
+        list.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
+        list.extend_from_slice(who);
+    }
+    seeds.push(list);
     for folder in std::fs::read_dir(crates).expect("the crates").flatten() {
         for file in std::fs::read_dir(folder.path().join("golden")).into_iter().flatten().flatten()
         {

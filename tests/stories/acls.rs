@@ -98,6 +98,92 @@ work() {
 }
 ";
 
+/// The work of a guest that has the volume by both versions: the lists that version 3 shows go and
+/// come back by version 4.1, whose attribute its client has as an extended one, in XDR. Then lists
+/// as tools of Linux write them.
+const GUEST_4: &str = r#"
+told() {
+SCRIPT
+}
+raw() { getfattr -n system.nfs4_acl -e hex --absolute-names "$1" | sed -n 's/^system.nfs4_acl=//p'; }
+ace() {
+  name=$(printf %s "$4" | od -An -v -tx1 | tr -d ' \n')
+  while [ $((${#name} % 8)) != 0 ]; do name=${name}00; done
+  printf '%08x%08x%08x%08x%s' $1 $2 $3 ${#4} $name
+}
+three() {
+  mount -i -t nfs -o vers=3,nolock,proto=tcp,port=2049,mountport=2049,mountproto=tcp,addr=10.77.0.1 \
+    10.77.0.1:/home /mnt/3
+}
+set_list() { setfattr -n system.nfs4_acl -v $1 $2; }
+# Adds an entry before those that a file has.
+gives() {
+  file=$1; shift; r=$(raw $file); count=$((0x$(expr substr $r 3 8) + 1))
+  set_list $(printf '0x%08x' $count)$(ace "$@")$(expr substr $r 11 99999) $file
+}
+work() {
+  mkdir /mnt/3 /mnt/4
+  three || return 1
+  mount -i -t nfs4 -o vers=4.1,proto=tcp,port=2049,addr=10.77.0.1,clientaddr=10.77.0.2 \
+    10.77.0.1:/home /mnt/4 || return 2
+  mkdir /mnt/3/x && cd /mnt/3/x || return 3
+  told >/run/told 2>/run/out/errors
+  all >/run/out/before
+  cd /mnt/4/x || return 4
+  for n in $(find . ! -type l | LC_ALL=C sort); do
+    r=$(raw $n) && [ -n "$r" ] || return 5
+    echo $n $r
+  done >/run/out/lists
+  (cd /mnt/3/x && setfacl -R -b -k . && chmod -R a-rwx . && all >/run/out/bare) || return 6
+  while read n r; do set_list $r $n || return 7; done </run/out/lists
+  cd / && umount /mnt/3 && three || return 8
+  (cd /mnt/3/x && all >/run/out/after)
+  mkdir /mnt/4/y && cd /mnt/4/y || return 9
+  # Version 4.1 shows no list of POSIX.
+  show() { stat -c '%a %u:%g %n' "$@"; }
+  {
+    umask 022; echo text >f; chmod 640 f; chown 1000:2000 f
+    gives f 0 0 $((0x120087)) 1001 && show f
+    for who in 1000:1 1001:1 1003:2000 1003:9; do may ${who%:*} ${who#*:} f; done
+    tried as 1001 1 sh -c 'echo more >>f'
+    tried as 1003 9 cat f
+    tried gives f 0 0 1 alice@example.org
+    tried gives f 2 0 1 1001
+    raw f >/tmp/list
+    for who in 1003 1000; do
+      tried as $who 1 sh -c 'setfattr -n system.nfs4_acl -v $(cat /tmp/list) f'
+    done
+    mkdir d; chmod 750 d; gives d 0 $((0x43)) $((0x1200a1)) 77 && show d
+    echo x >d/new; mkdir d/e; show d/new d/e
+  } >/run/out/told 2>>/run/out/errors
+  cd / && umount /mnt/4 /mnt/3 || return 10
+}
+"#;
+
+/// What the guest tells of lists as tools write them.
+const TOLD_4: &str = "\
+660 1000:2000 f
+rw- 1000:1 f
+rw- 1001:1 f
+r-- 1003:2000 f
+--- 1003:9 f
+did: as 1001 1 sh -c echo more >>f
+refused: as 1003 9 cat f
+refused: gives f 0 0 1 alice@example.org
+refused: gives f 2 0 1 1001
+refused: as 1003 1 sh -c setfattr -n system.nfs4_acl -v $(cat /tmp/list) f
+did: as 1000 1 sh -c setfattr -n system.nfs4_acl -v $(cat /tmp/list) f
+750 0:0 d
+640 0:0 d/new
+750 0:0 d/e
+";
+
+/// The same, with lists of POSIX.
+const LIKE_4: &str = "\
+umask 022; echo text >f; chmod 640 f; chown 1000:2000 f; setfacl -m u:1001:rw f; echo more >>f
+mkdir d; chmod 750 d; setfacl -m g:77:rx d; setfacl -d -m g:77:rx d; echo x >d/new; mkdir d/e
+";
+
 fn run(folder: &Path, script: &str) -> Result<String> {
     let script = format!("cd '{}'\n{WORDS}\n{script}", folder.display());
     Shell::new("sh").args(["-uc", &script]).run()
@@ -202,5 +288,37 @@ fn the_kernel_client_of_nfs_3_shows_and_sets_lists_and_goes_by_them() -> Result<
     assert_eq!(guest.read("again"), wanted, "over another mount");
     let mounted = Mounted::new(&daemon, "home")?;
     assert_eq!(all(&mounted.folder.join("x"))?, wanted, "on a mount of this machine");
+    mounted.unmount()
+}
+
+#[test]
+fn the_kernel_client_of_nfs_4_1_sets_the_lists_that_it_shows_and_those_of_its_tools() -> Result<()>
+{
+    let programs = ["setfacl", "getfacl", "setfattr", "getfattr", "setpriv", "perl", "od"];
+    if guest::skipped(&programs) || skipped(&[]) {
+        return Ok(());
+    }
+    let namespace = Namespace::new("acls4")?;
+    let options = Options::with_settings(
+        "acls-nfs4",
+        "nfs_squash = 'none'",
+        &["--nfs", "10.77.0.1:2049", "--insecure"],
+    )?;
+    let daemon = Daemon::start_with("acls-nfs4", Options { prefix: namespace.words(), ..options })?;
+    daemon.cli(&["fs", "create", "home"])?;
+    let work = format!("{WORDS}{}", GUEST_4.replace("SCRIPT", SCRIPT));
+    let guest = Guest::boot(&namespace, daemon.scratch(), "nfsv3 nfsv4", &work)?;
+    let ended = guest.ends_well();
+    println!("the guest's errors: {}", guest.read("errors"));
+    ended?;
+    let (before, bare) = (guest.read("before"), guest.read("bare"));
+    ensure!(before.matches("user:1001:").count() > 10 && !bare.contains("user:1001:"));
+    same(&guest.read("after"), &before)?;
+    same(&guest.read("told"), TOLD_4)?;
+    let here = daemon.scratch().join("y");
+    std::fs::create_dir(&here)?;
+    run(&here, LIKE_4)?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    same(&all(&mounted.folder.join("y"))?, &all(&here)?)?;
     mounted.unmount()
 }

@@ -13,7 +13,7 @@ use crate::nfs::{handle, limits};
 use crate::target::Target;
 use nfs3_types::nfs3::{Nfs3Option, post_op_attr};
 use nfs3_types::xdr_codec::{self, Pack};
-use rekindle_file::{ACL_ENTRIES_MAX, Acl, AclEntry, AclOf, Errno, Error, Rights, Sight, tag};
+use rekindle_file::{ACL_ENTRIES_MAX, Acl, AclEntry, AclOf, Errno, Error, Ino, Rights, Sight, tag};
 use std::io::Write;
 
 pub const PROGRAM: u32 = 100_227;
@@ -80,6 +80,15 @@ fn put(words: &mut Vec<u32>, acl: Option<&Acl>, rights: &Rights, is_whole: bool,
     }
 }
 
+/// Returns the default list of an inode, if it has one.
+pub async fn default_list(files: &impl Target, ino: Ino) -> Result<Option<Acl>, Failed> {
+    match files.xattr(ino, AclOf::Default.name()).await {
+        Ok(bytes) => Ok(Some(Acl::parse(&bytes).map_err(|_| Errno::IO)?)),
+        Err(Error::Posix(Errno::NODATA)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// A list of a call; `None`: it has no entries.
 type Asked = Result<Option<Acl>, Errno>;
 
@@ -142,11 +151,7 @@ impl<E: Exports> Question<'_, E> {
         }
         let files = &place.export.files;
         let rights = files.rights(place.ino).await?;
-        let default = match files.xattr(place.ino, AclOf::Default.name()).await {
-            Ok(bytes) => Some(Acl::parse(&bytes).map_err(|_| Errno::IO)?),
-            Err(Error::Posix(Errno::NODATA)) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let default = default_list(files, place.ino).await?;
         let of_mode = Acl::of_mode(rights.mode);
         let access = rights.acl.as_ref().unwrap_or(&of_mode);
         let access = Some(access).filter(|_| wanted & (ACCESS | ACCESS_COUNT) != 0);

@@ -1,6 +1,7 @@
 //! The attributes of version 4.1: those that this server has, as bytes, and those that a client
 //! may set, out of bytes.
 
+use super::acl::{self, Lists};
 use super::codec::{Bitmap, Read, Write};
 use super::limits;
 use super::status::{Fault, Status};
@@ -21,6 +22,8 @@ const FSID: u32 = 8;
 const UNIQUE_HANDLES: u32 = 9;
 const LEASE_TIME: u32 = 10;
 pub const RDATTR_ERROR: u32 = 11;
+pub const ACL: u32 = 12;
+const ACLSUPPORT: u32 = 13;
 const CANSETTIME: u32 = 15;
 const CASE_INSENSITIVE: u32 = 16;
 const CASE_PRESERVING: u32 = 17;
@@ -58,9 +61,10 @@ const SUPPATTR_EXCLCREAT: u32 = 75;
 
 /// Attributes that a client may set.
 const SETTABLE: Bitmap =
-    Bitmap::of(&[SIZE, MODE, OWNER, OWNER_GROUP, TIME_ACCESS_SET, TIME_MODIFY_SET]);
-/// Those that it may set with an exclusive create: the times have its verifier.
-const SETTABLE_EXCLUSIVE: Bitmap = Bitmap::of(&[SIZE, MODE, OWNER, OWNER_GROUP]);
+    Bitmap::of(&[SIZE, ACL, MODE, OWNER, OWNER_GROUP, TIME_ACCESS_SET, TIME_MODIFY_SET]);
+/// Those that it may set with an exclusive create: the times have its verifier, and a list comes
+/// behind the file, so that the file does not say whether it has come.
+pub const SETTABLE_EXCLUSIVE: Bitmap = Bitmap::of(&[SIZE, MODE, OWNER, OWNER_GROUP]);
 /// The attributes that an exclusive create uses for the verifier.
 pub const VERIFIER_IN: Bitmap = Bitmap::of(&[TIME_ACCESS, TIME_MODIFY]);
 /// Attributes that are set only.
@@ -83,6 +87,8 @@ pub const SUPPORTED: Bitmap = Bitmap::of(&[
     UNIQUE_HANDLES,
     LEASE_TIME,
     RDATTR_ERROR,
+    ACL,
+    ACLSUPPORT,
     CANSETTIME,
     CASE_INSENSITIVE,
     CASE_PRESERVING,
@@ -123,15 +129,15 @@ pub const SUPPORTED: Bitmap = Bitmap::of(&[
 pub const OF_EXPORT: Bitmap = Bitmap::of(&[TYPE, RDATTR_ERROR, FILEID, MOUNTED_ON_FILEID]);
 
 /// Longest list of attributes that is read, bytes.
-const VALUES_BYTES_MAX: u32 = 8 << 10;
-/// Longest owner that is read: a number in digits.
-const DIGITS_MAX: usize = 10;
+const VALUES_BYTES_MAX: u32 = limits::ACL_BYTES_MAX as u32 + (8 << 10);
 /// Inodes that are said to be free: their number has no bound of its own.
 const INODES_FREE: u64 = 1 << 40;
 
 /// What attributes are asked of.
 pub struct Subject<'a> {
     pub attr: &'a Attr,
+    /// Its access control lists, if it has more than a mode.
+    pub lists: Option<&'a Lists>,
     /// The number of the volume; 0: the list of exports.
     pub volume: u64,
     pub handle: &'a [u8],
@@ -140,9 +146,26 @@ pub struct Subject<'a> {
     pub above: Option<u64>,
 }
 
+impl<'a> Subject<'a> {
+    /// The list of exports, or one of them.
+    pub fn of_exports(attr: &'a Attr, handle: &'a [u8]) -> Self {
+        Self { attr, lists: None, volume: 0, handle, space: None, above: None }
+    }
+}
+
 /// Whether the volume's space is asked for.
 pub fn asks_for_space(wanted: &Bitmap) -> bool {
     !wanted.and(&OF_SPACE).is_empty()
+}
+
+/// Whether access control lists are asked for.
+pub fn asks_for_lists(wanted: &Bitmap) -> bool {
+    wanted.has(ACL)
+}
+
+/// Returns those of the attributes that an inode of a type does not have: a symlink has no list.
+pub fn lacks(kind: FileType) -> Bitmap {
+    if kind == FileType::Symlink { Bitmap::of(&[ACL]) } else { Bitmap::default() }
 }
 
 /// Returns the number that changes with each change of an inode.
@@ -174,7 +197,7 @@ fn put_time(out: &mut Vec<u8>, time: Time) {
 
 /// Writes the attributes that are wanted and had: which ones, and their values.
 pub fn encode(out: &mut Vec<u8>, wanted: &Bitmap, of: &Subject<'_>) {
-    let had = wanted.and(&SUPPORTED).without(&WRITE_ONLY);
+    let had = wanted.and(&SUPPORTED).without(&WRITE_ONLY).without(&lacks(of.attr.kind));
     out.put_bitmap(&had);
     let mut values = Vec::new();
     for number in had.numbers() {
@@ -184,7 +207,7 @@ pub fn encode(out: &mut Vec<u8>, wanted: &Bitmap, of: &Subject<'_>) {
 }
 
 fn value(out: &mut Vec<u8>, number: u32, of: &Subject<'_>) {
-    let Subject { attr, volume, handle, space, above } = of;
+    let Subject { attr, lists, volume, handle, space, above } = of;
     let none = Space { bytes: 0, bytes_used: 0, inodes: 0 };
     let space = space.unwrap_or(none);
     let free = space.bytes.saturating_sub(space.bytes_used);
@@ -204,6 +227,11 @@ fn value(out: &mut Vec<u8>, number: u32, of: &Subject<'_>) {
         }
         LEASE_TIME => out.put_u32(limits::LEASE.as_secs() as u32),
         RDATTR_ERROR => out.put_u32(Status::OK.0),
+        ACL => {
+            let is_dir = attr.kind == FileType::Directory;
+            lists.unwrap_or(&Lists::of_mode(attr.mode)).put(out, is_dir);
+        }
+        ACLSUPPORT => out.put_u32(acl::SUPPORT),
         FILEHANDLE => out.put_opaque(handle),
         FILEID => out.put_u64(attr.ino),
         MOUNTED_ON_FILEID => out.put_u64(above.unwrap_or(attr.ino)),
@@ -236,9 +264,11 @@ fn value(out: &mut Vec<u8>, number: u32, of: &Subject<'_>) {
 }
 
 /// Attributes to set.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Asked {
     pub set: SetAttr,
+    /// An access control list, entry by entry.
+    pub acl: Option<Vec<acl::Entry>>,
     /// Which ones.
     pub which: Bitmap,
     /// Whether the times among them are the server's.
@@ -269,6 +299,7 @@ pub fn asked((which, values): (Bitmap, &[u8]), now: Time) -> Result<Asked, Fault
                 }
                 asked.set.size = Some(size);
             }
+            ACL => asked.acl = Some(acl::read(&mut args)?),
             MODE => {
                 let mode = args.u32()?;
                 let mode = u16::try_from(mode).ok().filter(|mode| *mode <= 0o7777);
@@ -283,15 +314,9 @@ pub fn asked((which, values): (Bitmap, &[u8]), now: Time) -> Result<Asked, Fault
     if args.0.is_empty() { Ok(asked) } else { Err(Status::BADXDR.into()) }
 }
 
-/// Reads an owner: a number in digits, as clients without a directory of users have it.
+/// Reads an owner.
 fn id(args: &mut Args<'_>) -> Result<u32, Fault> {
-    let text = args.opaque(limits::OWNER_BYTES_MAX)?;
-    if text.is_empty() {
-        return Err(Status::INVAL.into());
-    }
-    let digits = text.len() <= DIGITS_MAX && text.iter().all(u8::is_ascii_digit);
-    let number = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok()).flatten();
-    number.ok_or(Status::BADOWNER.into())
+    acl::number(args.opaque(limits::OWNER_BYTES_MAX)?)
 }
 
 fn time(args: &mut Args<'_>, now: Time, is_now: &mut bool) -> Result<Time, Fault> {
@@ -336,7 +361,9 @@ mod tests {
     fn attributes_that_cannot_be_set_are_refused() {
         let status = |which: &[u32], values: &[u32]| raw(which, values).unwrap_err();
         assert_eq!(status(&[TYPE], &[1]), Status::INVAL.into());
-        assert_eq!(status(&[12], &[1]), Status::ATTRNOTSUPP.into(), "lists of access");
+        assert_eq!(status(&[13], &[3]), Status::INVAL.into(), "which lists there may be");
+        assert_eq!(status(&[14], &[1]), Status::ATTRNOTSUPP.into(), "archived");
+        assert_eq!(status(&[12], &[1]), Status::BADXDR.into(), "a list without its entry");
         assert_eq!(status(&[MODE], &[0o10000]), Status::INVAL.into());
         assert_eq!(status(&[MODE], &[]), Status::BADXDR.into());
         assert_eq!(status(&[MODE], &[0, 0]), Status::BADXDR.into(), "more than it says");

@@ -2,6 +2,7 @@
 //! session.
 
 use super::answer::{Asked, Work};
+use super::attributes as words;
 use super::codec::{Read, Write};
 use super::ops::Op;
 use super::slots::Begun;
@@ -299,7 +300,11 @@ fn look(mut args: Args<'_>, bytes: &mut usize) -> Result<bool, Garbage> {
             }
             Op::PUTFH => drop(handle::read(&mut args)?),
             Op::LOOKUP => drop(args.opaque(limits::OWNER_BYTES_MAX)?),
-            Op::GETATTR => drop(args.bitmap()?),
+            Op::GETATTR => {
+                if words::asks_for_lists(&args.bitmap()?) {
+                    *bytes += limits::ACL_BYTES_MAX;
+                }
+            }
             Op::ACCESS => drop(args.u32()?),
             Op::PUTROOTFH | Op::SAVEFH | Op::RESTOREFH | Op::GETFH | Op::LOOKUPP => {}
             Op::READ => {

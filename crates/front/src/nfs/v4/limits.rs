@@ -27,6 +27,10 @@ pub const AROUND_BYTES: u32 = 4 << 10;
 /// Longest tag of a COMPOUND, and longest name of a client, an owner or a domain, bytes.
 pub const TAG_BYTES_MAX: u32 = 1024;
 pub const OWNER_BYTES_MAX: u32 = 1024;
+/// Most entries of an access control list that is read: two lists of POSIX, and two denials for
+/// each entry. Longest one that is read or shown, bytes: no client of Linux asks for more.
+pub const ACL_ENTRIES_MAX: usize = 6 * rekindle_file::ACL_ENTRIES_MAX;
+pub const ACL_BYTES_MAX: usize = 64 << 10;
 /// Files of which one client holds something, since the daemon's start.
 pub const CLIENT_HELD_MAX: u64 = 20_000;
 /// Volumes that clients are known to be in, of all clients together.

@@ -6,8 +6,9 @@
 //! state is in pure machines: the [`clients`] and their sessions, the `slots` of a session, and
 //! what clients have [`held`](crate::held) of a file. What is held of a file lies with the file, in
 //! its volume's log; the ids of clients and sessions say of themselves what
-//! they are. The words in XDR are in `codec` and `attributes`.
+//! they are. The words in XDR are in `codec`, `attributes` and `acl`.
 
+pub mod acl;
 pub mod answer;
 pub mod attributes;
 pub mod channel;

@@ -48,6 +48,15 @@ impl Ops {
         self.plain(Op::GETFH)
     }
 
+    /// SETATTR without a stateid.
+    pub fn set(self, which: &[u32], values: &[u8]) -> Self {
+        self.op(Op::SETATTR, |out| {
+            out.put_stateid(&Stateid::default());
+            out.put_bitmap(&Bitmap::of(which));
+            out.put_opaque(values);
+        })
+    }
+
     pub fn attributes(self, which: &[u32]) -> Self {
         self.op(Op::GETATTR, |out| out.put_bitmap(&Bitmap::of(which)))
     }
@@ -154,6 +163,20 @@ impl Ops {
     }
 }
 
+/// An entry of an access control list: its kind, flags and rights, and whom it names.
+pub type AclWords<'a> = (u32, u32, u32, &'a str);
+
+/// Encodes an access control list.
+pub fn acl(entries: &[AclWords<'_>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.put_u32(entries.len() as u32);
+    for (kind, flags, rights, who) in entries {
+        [*kind, *flags, *rights].iter().for_each(|word| bytes.put_u32(*word));
+        bytes.put_opaque(who.as_bytes());
+    }
+    bytes
+}
+
 /// The reply to a COMPOUND.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
@@ -236,7 +259,7 @@ fn skip(op: Op, status: Status, args: &mut Args<'_>) {
         }
         Op::GETATTR => {
             args.bitmap().unwrap();
-            args.opaque(8192).unwrap();
+            args.opaque(128 << 10).unwrap();
         }
         Op::READ => {
             args.u32().unwrap();

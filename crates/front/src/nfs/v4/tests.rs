@@ -14,6 +14,7 @@ use std::time::Duration;
 mod bounds;
 mod forwarded;
 mod hostile;
+mod lists;
 mod names;
 mod state;
 

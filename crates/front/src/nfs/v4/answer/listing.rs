@@ -106,7 +106,7 @@ impl<E: Exports> Work<'_, E> {
             }
             let attr = Attr { ino: self.export_number(name), ..self.exports_attr() };
             let mut bytes = Vec::new();
-            let of = Subject { attr: &attr, volume: 0, handle: b"", space: None, above: None };
+            let of = Subject::of_exports(&attr, b"");
             words::encode(&mut bytes, &attributes, &of);
             if !listing.push(cookie, name.as_bytes(), &bytes) {
                 is_whole = false;
@@ -158,16 +158,16 @@ impl<E: Exports> Work<'_, E> {
             false => None,
         };
         let told = match &attr {
-            Some(attr) => {
-                self.put_attributes_of(&mut bytes, &wanted.attributes, place, attr).await.is_ok()
-            }
-            None => false,
+            Some(attr) => self.put_attributes_of(&mut bytes, &wanted.attributes, place, attr).await,
+            None => Err(Status::NOENT.into()),
         };
-        if told {
-            return bytes;
-        }
-        // It is gone since, or not for this caller.
-        let error = if finds { Status::NOENT } else { Status::ACCESS };
+        let error = match told {
+            Ok(()) => return bytes,
+            Err(_) if !finds => Status::ACCESS,
+            Err(Fault::Status(status)) => status,
+            // It is gone since.
+            Err(_) => Status::NOENT,
+        };
         let which = wanted.attributes.and(&Bitmap::of(&[words::RDATTR_ERROR]));
         bytes.clear();
         bytes.put_bitmap(&which);

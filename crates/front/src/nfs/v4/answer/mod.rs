@@ -3,6 +3,7 @@
 //! A change is judged in its turn by the witness of version 3, carried out once, and durable before
 //! its reply; a WRITE may ask for less. What a client opens and locks is a change, too.
 
+mod acls;
 mod attributes;
 mod bytes;
 mod handles;
@@ -322,9 +323,14 @@ impl<'a, E: Exports> Work<'a, E> {
 
     /// Returns by what the operation is known when it comes again.
     fn known_as(&self) -> Option<Call> {
+        self.known_at(self.at)
+    }
+
+    /// The same, of a change at a place.
+    fn known_at(&self, place: u32) -> Option<Call> {
         let turn = self.turn.as_ref()?;
         let at = self.server.env.wall_clock().0 / 1_000_000;
-        Some(Call { client: turn.client(), at, key: turn.key(&self.seal, self.at) })
+        Some(Call { client: turn.client(), at, key: turn.key(&self.seal, place) })
     }
 
     /// Refuses changes of a volume that is read-only here.

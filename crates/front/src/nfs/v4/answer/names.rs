@@ -1,5 +1,6 @@
 //! Operations that make, remove and move names: CREATE, REMOVE, RENAME, LINK, READLINK.
 
+use super::acls::{self, Of};
 use super::handles::{check_name, name};
 use super::{Done, Work, directory};
 use crate::nfs::answer::naming::{find, may_make};
@@ -62,6 +63,7 @@ impl<E: Exports> Work<'_, E> {
         let now = self.now();
         let asked = words::asked(raw, now)?;
         let set = asked.set;
+        let lists = acls::asked(asked.acl.as_deref(), kind)?;
         let watched = [place.ino];
         let rule = |caller: &Credentials, sight: &dyn Sight| {
             let dir = may_make(caller, sight, place.ino, name)?;
@@ -74,6 +76,7 @@ impl<E: Exports> Work<'_, E> {
         // The permissions of a symlink mean nothing.
         let mode = if kind == FileType::Symlink { 0o777 } else { set.mode.unwrap_or(0) };
         let node = NewNode { kind, mode, umask: 0, device, target, stamps };
+        let node = acls::closed(node, lists.as_ref());
         let caller = self.owner(&set, self.with(&judge));
         let files = &place.export.files;
         let made = files.create(caller, place.ino, name, &node).await;
@@ -81,6 +84,9 @@ impl<E: Exports> Work<'_, E> {
             Some(attr) => attr,
             None => files.lookup(place.ino, name).await?,
         };
+        if let Some(lists) = &lists {
+            self.set_lists(&place, made.ino, lists, Of::New).await?;
+        }
         self.put_change(out, &place, &judge).await;
         out.put_bitmap(&asked.which);
         drop(judge);

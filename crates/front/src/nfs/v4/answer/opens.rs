@@ -1,5 +1,6 @@
 //! OPEN, OPEN_DOWNGRADE, CLOSE.
 
+use super::acls::{self, Of};
 use super::handles::{check_name, name};
 use super::holding::{Keeping, Left, is_frozen, outcome};
 use super::{Done, Work, regular};
@@ -200,14 +201,14 @@ impl<E: Exports> Work<'_, E> {
             How::Unchecked(raw) | How::Guarded(raw) => (words::asked(*raw, now)?, None),
             How::Exclusive(verifier, raw) => {
                 let asked = words::asked(*raw, now)?;
-                let sets_times = asked.set.accessed.is_some() || asked.set.modified.is_some();
-                if sets_times {
+                if !asked.which.without(&words::SETTABLE_EXCLUSIVE).is_empty() {
                     return Err(Status::INVAL.into());
                 }
                 (asked, Some(stamps(*verifier)))
             }
         };
-        let Asked { set, mut which, .. } = asked;
+        let Asked { set, mut which, acl, .. } = asked;
+        let lists = acls::asked(acl.as_deref(), FileType::Regular)?;
         if stamped.is_some() {
             which = which.or(&words::VERIFIER_IN);
         }
@@ -217,6 +218,7 @@ impl<E: Exports> Work<'_, E> {
         let mode = set.mode.unwrap_or(0);
         let node =
             NewNode { kind: FileType::Regular, mode, umask: 0, device: 0, target: b"", stamps };
+        let node = acls::closed(node, lists.as_ref());
         let (holder, drawn) = (self.holder(), self.draw());
         let act = |held: &mut Held| {
             let shares = (wish.access, wish.deny);
@@ -235,12 +237,18 @@ impl<E: Exports> Work<'_, E> {
                     files.set_attr(Caller::default(), attr.ino, &size).await?;
                     files.sync().await?;
                 }
+                if let Some(lists) = &lists {
+                    self.set_lists(place, attr.ino, lists, Of::New).await?;
+                }
                 Ok(Opened { ino: attr.ino, left, set: which })
             }
             // Its reply was lost: the open is there, unless it was closed since.
             Ok(None) => {
                 let ino = files.lookup(place.ino, name).await?.ino;
                 let left = self.opened_before(place, ino, wish).await?;
+                if let Some(lists) = &lists {
+                    self.set_lists(place, ino, lists, Of::New).await?;
+                }
                 Ok(Opened { ino, left, set: which })
             }
             Err(Fault::Status(Status::EXIST)) => {

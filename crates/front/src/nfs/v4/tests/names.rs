@@ -135,7 +135,7 @@ fn attributes_are_set_and_compared() {
         let told = caller.done(ops().at(&file).attributes(&[words::SIZE, words::MODE])).await;
         let values = [&size[..], &0o600_u32.to_be_bytes()].concat();
         assert_eq!(told.of(Op::GETATTR).0[12 + 4..], values);
-        let told = caller.ask(set(&NONE, &[12], b"")).await;
+        let told = caller.ask(set(&NONE, &[14], b"")).await;
         assert_eq!(told.status, Status::ATTRNOTSUPP);
         let verify = |op: Op, size: u64| {
             ops().at(&file).op(op, |out| {
