@@ -13,7 +13,7 @@ const LINES: usize = 400;
 
 /// The line of a program; some are longer than a page.
 fn line(who: &str, number: usize) -> String {
-    format!("{who} {number} {}", who.repeat(if number % 3 == 0 { 6000 } else { 10 }))
+    format!("{who} {number} {}", who.repeat(if number.is_multiple_of(3) { 6000 } else { 10 }))
 }
 
 /// Appends lines one by one through a mount, and now and then reads the file there. Some programs

@@ -348,7 +348,9 @@ mod tests {
     #[test]
     fn a_hit_behind_the_mark_is_noted_as_one_at_it() {
         let ahead = ahead();
-        (0..3).for_each(|step| drop(ahead.note(step * READ, READ, Noted::Miss)));
+        for step in 0..3 {
+            ahead.note(step * READ, READ, Noted::Miss);
+        }
         let first = (3..1000).find(|step| ahead.is_marked(step * READ, READ)).expect("a mark");
         // The read at the mark came before it was set.
         assert!(ahead.is_marked((first + 1) * READ, READ));
@@ -387,7 +389,8 @@ mod tests {
         // Its places are looked for in the tree, which takes a while.
         let next = ahead.note(2 * READ, READ, Noted::Absent(2 * READ)).expect("it waits");
         assert_eq!(next.data.start, fetch.data.end, "nothing twice");
-        (ahead.asked(&fetch), ahead.asked(&next));
+        ahead.asked(&fetch);
+        ahead.asked(&next);
         let again = ahead.note(3 * READ, READ, Noted::Absent(3 * READ)).expect("it is gone");
         assert_eq!(again.data.start, 4 * READ, "what is left of the window is fetched anew");
     }

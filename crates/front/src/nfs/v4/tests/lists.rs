@@ -249,7 +249,9 @@ fn only_an_owner_sets_a_list_and_it_binds_others() {
 #[test]
 fn lists_take_their_share_of_a_reply() {
     served(async |site| {
-        let mut caller = Caller::new(site, "host").await;
+        let [call, reply, cached, _, slots] = BOUNDS;
+        let bounds = [call, reply, cached, limits::OPS_MAX, slots];
+        let mut caller = Caller::bounded(site, "host", 1, bounds).await;
         let (file, open) = made(&mut caller).await;
         let names: Vec<String> = (1000..1500).map(|id| id.to_string()).collect();
         let mut list: Vec<_> = names.iter().map(|name| (0, 0, READ_WRITE, &name[..])).collect();
@@ -260,7 +262,7 @@ fn lists_take_their_share_of_a_reply() {
         // Each counts, also where the data of a READ was counted.
         let of = ops().at(&file).attributes(&[words::ACL]).read(&open, 0, 1 << 20);
         caller.done(of).await;
-        let many = (0..60).fold(ops().at(&file), |of, _| of.attributes(&[words::ACL]));
+        let many = (0..40).fold(ops().at(&file), |of, _| of.attributes(&[words::ACL]));
         caller.done(many).await;
         let hidden = ops().at(&file).set(&[], &[]);
         let many = (0..10).fold(hidden, |of, _| of.attributes(&[words::ACL]));
