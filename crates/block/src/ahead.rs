@@ -11,8 +11,8 @@
 //!
 //! The window of a stream grows to the usual size with its first reads, and beyond it while its
 //! reader waits for what is being fetched: until it covers what the store gives within its latency.
-//! A window is too long if what was fetched is gone when its reader comes: the cache had no room for
-//! it beside other streams. It is halved then, and is shorter for a good while.
+//! A window is too long if what was fetched is gone when its reader comes: the cache had no room
+//! for it beside other streams. It is halved then, and is shorter for a good while.
 
 use crate::limits::{
     AHEAD_BYTES_MIN, AHEAD_BYTES_USUAL, AHEAD_GROWTH_WAITING, AHEAD_METADATA_BYTES,

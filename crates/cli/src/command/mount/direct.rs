@@ -3,9 +3,9 @@
 //! drops pages of a file whose time of modification has changed. A copy and the pages are saved,
 //! which is a quarter of the time of a large file.
 //!
-//! A program that appends may read, too, and waits for its bytes then. But each of its writes is one
-//! request so, and goes behind the file's end as a whole: the kernel's pages would end it where a
-//! page ends, and another mount's bytes could come between.
+//! A program that appends may read, too, and waits for its bytes then. But each of its writes is
+//! one request so, and goes behind the file's end as a whole: the kernel's pages would end it where
+//! a page ends, and another mount's bytes could come between.
 //!
 //! Kernels before Linux 6.6 do not take written ranges out of their pages then, so a program that
 //! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].

@@ -8,8 +8,7 @@ use crate::nfs::xdr::{Args, Garbage};
 
 /// Longest call and reply, bytes: of what they are about, without the head of the RPC.
 const BYTES_MAX: u32 = common::DATA_BYTES_MAX + limits::AROUND_BYTES;
-/// Longest call and reply that a client must take, bytes: those of the operations that make a session
-/// of use.
+/// Longest call and reply that a client must take, bytes: with less, a session is of no use.
 const BYTES_LEAST: u32 = 256;
 
 /// The bounds of a channel.
