@@ -381,18 +381,19 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_that_was_not_asked_for_yet() {
-        let ahead = ahead();
-        assert_eq!(ahead.note(READ, READ, Noted::Absent(READ)), None);
+        // Long reads, whose window could be shorter.
+        let (ahead, long) = (ahead(), 1 << 20);
+        assert_eq!(ahead.note(long, long, Noted::Absent(long)), None);
         // It came before its turn. What is behind it was never fetched.
-        let fetch = ahead.note(0, READ, Noted::Absent(0)).expect("a sequence");
-        assert_eq!(fetch.data, 2 * READ..2 * READ + AHEAD_BYTES_MIN);
+        let fetch = ahead.note(0, long, Noted::Absent(0)).expect("a sequence");
+        assert_eq!(fetch.data, 2 * long..4 * long);
         // Its places are looked for in the tree, which takes a while.
-        let next = ahead.note(2 * READ, READ, Noted::Absent(2 * READ)).expect("it waits");
+        let next = ahead.note(2 * long, long, Noted::Absent(2 * long)).expect("it waits");
         assert_eq!(next.data.start, fetch.data.end, "nothing twice");
         ahead.asked(&fetch);
         ahead.asked(&next);
-        let again = ahead.note(3 * READ, READ, Noted::Absent(3 * READ)).expect("it is gone");
-        assert_eq!(again.data.start, 4 * READ, "what is left of the window is fetched anew");
+        let again = ahead.note(3 * long, long, Noted::Absent(3 * long)).expect("it is gone");
+        assert_eq!(again.data.start, 4 * long, "what is left of the window is fetched anew");
     }
 
     #[test]
