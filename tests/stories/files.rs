@@ -118,7 +118,19 @@ fn programs_that_write_only_and_programs_that_map_a_file_see_the_same_bytes() ->
     File::options().append(true).open(&path)?.write_all(b"end")?;
     let bytes = std::fs::read(&path)?;
     assert!(bytes[13..] == [&long[..], b"end"].concat(), "{} bytes", bytes.len());
-    drop((map, both, writer));
+    // A program that reads and appends maps its file, too.
+    let mut appender = File::options().read(true).append(true).open(&path)?;
+    // SAFETY: as above.
+    let mut own = unsafe { memmap2::MmapMut::map_mut(&appender) }?;
+    assert!(own[..] == bytes[..], "{} bytes", own.len());
+    own[20] = b'm';
+    appender.write_all(b"more")?;
+    map[30] = b'm';
+    assert_eq!((own[30], map[20]), (b'm', b'm'), "both programs have the same pages");
+    let bytes = std::fs::read(&path)?;
+    assert_eq!((bytes[20], bytes[30]), (b'm', b'm'));
+    assert!(bytes.ends_with(b"endmore"), "{} bytes", bytes.len());
+    drop((own, appender, map, both, writer));
     mounted.unmount()
 }
 

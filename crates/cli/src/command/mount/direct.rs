@@ -8,11 +8,13 @@
 //! a page ends, and another mount's bytes could come between.
 //!
 //! Kernels before Linux 6.6 do not take written ranges out of their pages then, so a program that
-//! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`].
+//! has mapped the file would see old bytes. They do not offer [`DIRECT_IO_ALLOW_MMAP`]. The others
+//! are told that a program may map such a file, as any that it reads.
 
 use rekindle_front::fuse::wire::{
-    IN_HEADER_BYTES, O_APPEND, OUT_HEADER_BYTES, OpenOut, opcode, open,
+    IN_HEADER_BYTES, InitOut, O_APPEND, OUT_HEADER_BYTES, OpenOut, opcode, open,
 };
+use std::mem::offset_of;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Flag of INIT that says that a second word of flags follows the first.
@@ -21,6 +23,9 @@ const INIT_EXT: u32 = 1 << 30;
 const DIRECT_IO_ALLOW_MMAP: u32 = 1 << 4;
 /// Where an INIT has its words of flags.
 const FLAGS: [usize; 2] = [IN_HEADER_BYTES + 12, IN_HEADER_BYTES + 16];
+/// Where the reply to an INIT has them.
+const REPLY_FLAGS: [usize; 2] =
+    [OUT_HEADER_BYTES + offset_of!(InitOut, flags), OUT_HEADER_BYTES + offset_of!(InitOut, unused)];
 /// The bits of an open's flags that say whether it reads or writes.
 const ACCESS: u32 = 0o3;
 const WRITE_ONLY: u32 = 0o1;
@@ -30,6 +35,18 @@ const READ_WRITE: u32 = 0o2;
 pub fn keeps_in_step(init: &[u8]) -> bool {
     let [first, second] = FLAGS.map(|at| word(init, at));
     first & INIT_EXT != 0 && second & DIRECT_IO_ALLOW_MMAP != 0
+}
+
+/// Has a kernel that keeps its pages in step let programs map files whose bytes go past them: it
+/// refuses that (ENODEV) unless it is told. `reply`: to its INIT.
+pub fn let_map(reply: &mut [u8]) {
+    for (at, flag) in REPLY_FLAGS.into_iter().zip([INIT_EXT, DIRECT_IO_ALLOW_MMAP]) {
+        let flags = word(reply, at) | flag;
+        // An error has none.
+        if let Some(place) = reply.get_mut(at..at + size_of::<u32>()) {
+            place.copy_from_slice(flags.as_bytes());
+        }
+    }
 }
 
 /// Whether a request opens a file whose bytes are to go past the kernel's pages.
@@ -100,6 +117,19 @@ mod tests {
             assert!(!is_for(opcode, &[]));
         }
         assert!(!is_for(opcode::OPENDIR, &request(&[WRITE_ONLY, 0])));
+    }
+
+    #[test]
+    fn a_kernel_is_told_that_files_may_be_mapped_that_go_past_its_pages() {
+        let agreed = InitOut { major: 7, minor: 40, flags: 0b101, ..InitOut::default() };
+        let mut reply = [&[0; OUT_HEADER_BYTES][..], agreed.as_bytes()].concat();
+        let_map(&mut reply);
+        let now = InitOut::read_from_bytes(&reply[OUT_HEADER_BYTES..]).expect("it has that");
+        let unused = [DIRECT_IO_ALLOW_MMAP, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(now, InitOut { flags: 0b101 | INIT_EXT, unused, ..agreed });
+        let mut error = [0xff; OUT_HEADER_BYTES];
+        let_map(&mut error);
+        assert_eq!(error, [0xff; OUT_HEADER_BYTES]);
     }
 
     #[test]

@@ -300,6 +300,9 @@ impl Ledger {
             return Answered::Nothing;
         };
         self.locks.answered(&header, &request, head.error, reply);
+        if header.opcode == opcode::INIT && self.keeps_in_step {
+            direct::let_map(reply);
+        }
         let now = Instant::now();
         if head.error == 0 && self.locks.are_shared() {
             self.names.answered(&header, &request, reply, now);

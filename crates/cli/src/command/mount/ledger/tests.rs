@@ -23,7 +23,12 @@ fn a_file_that_is_only_written_goes_past_the_pages_of_a_kernel_that_keeps_them_i
     for (flags, direct) in [(1 << 4, true), (0, false)] {
         let mut ledger = Ledger::new(7);
         ledger.take(open(&[7, 45, 0, 1 << 30, flags], opcode::INIT, 2));
-        assert_eq!(ledger.answer(&mut reply(2, 0, &[])), Answered::Kernel(opcode::INIT));
+        let mut agreed = reply(2, 0, wire::InitOut::default().as_bytes());
+        assert_eq!(ledger.answer(&mut agreed), Answered::Kernel(opcode::INIT));
+        let (_, agreed) = wire::InitOut::read_from_suffix(&agreed).expect("the reply");
+        let [second, ..] = agreed.unused;
+        let told = (agreed.flags, second);
+        assert_eq!(told, if direct { (1 << 30, flags) } else { (0, 0) }, "files may be mapped");
         ledger.take(open(&[0o1, 0], opcode::OPEN, 4));
         ledger.take(open(&[0o2, 0], opcode::OPEN, 6));
         ledger.take(open(&[0o1, 0], opcode::OPEN, 8));
