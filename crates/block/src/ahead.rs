@@ -96,6 +96,8 @@ struct Stream {
     unasked: u32,
     /// Number of its last noted read; 0: never.
     used: u64,
+    /// Position of its first read.
+    begin: u64,
     /// Position at which the next read is expected.
     next: u64,
     /// Begin of the range that was fetched ahead; `None`: nothing was.
@@ -199,6 +201,7 @@ impl Streams {
             self.streams[oldest] = Stream {
                 id: used,
                 used,
+                begin: position,
                 next: end,
                 until: end,
                 window,
@@ -214,7 +217,8 @@ impl Streams {
             |at| stream.fetched_from.is_some_and(|from| (from..stream.until).contains(&at));
         let is_lost = stream.unasked == 0 && matches!(noted, Noted::Absent(at) if was_fetched(at));
         // The reader waits for bytes that are being fetched: they were asked for too late.
-        let waits = noted != Noted::Hit && position < stream.until && !is_lost;
+        let goes_on = end > stream.next || was_fetched(position);
+        let waits = noted != Noted::Hit && position < stream.until && goes_on && !is_lost;
         stream.next = stream.next.max(end);
         stream.until = stream.until.max(stream.next);
         if is_lost {
@@ -235,7 +239,12 @@ impl Streams {
         let window_end = stream.next.saturating_add(stream.window);
         let step = if waits { AHEAD_STEP_BYTES * AHEAD_STEPS_WAITING } else { AHEAD_STEP_BYTES };
         let data = stream.until..window_end.min(stream.until.saturating_add(step));
-        let grown = if waits { stream.window * AHEAD_GROWTH_WAITING } else { stream.window * 2 };
+        // Who has read little may read little more.
+        let passed = stream.next.saturating_sub(stream.begin);
+        let grown = match waits {
+            true => (stream.window * AHEAD_GROWTH_WAITING).min(passed * AHEAD_GROWTH_WAITING),
+            false => stream.window * 2,
+        };
         stream.window = stream.window.max(grown.min(grows_to));
         if data.is_empty() {
             return (index, None);
@@ -343,6 +352,33 @@ mod tests {
             }
         }
         assert_eq!(misses, 2, "the first pair begins the sequence");
+    }
+
+    #[test]
+    fn little_is_fetched_for_who_has_read_little() {
+        let (ahead, read) = (ahead(), 128 << 10);
+        let mut fetched = 0;
+        // Each read waits, as those of a far store do at first.
+        for step in 0..8 {
+            if let Some(fetch) = ahead.note(step * read, read, Noted::Miss) {
+                ahead.asked(&fetch);
+                fetched = fetch.data.end;
+            }
+        }
+        assert!((1 << 20..=5 << 20).contains(&fetched), "{fetched}: it has read 1 MiB");
+    }
+
+    #[test]
+    fn who_reads_backwards_gets_nothing_ahead_but_once() {
+        let (ahead, read) = (ahead(), 1 << 20);
+        let mut fetched = 0;
+        for step in (0..64).rev() {
+            if let Some(fetch) = ahead.note(step * read, read, Noted::Absent(step * read)) {
+                ahead.asked(&fetch);
+                fetched += fetch.data.end.saturating_sub(fetch.data.start.max(64 * read));
+            }
+        }
+        assert!(fetched <= 2 * read, "{fetched}: beyond what it has read");
     }
 
     #[test]

@@ -133,6 +133,21 @@ impl Clients {
         Ok(())
     }
 
+    /// Makes room for one more session: those of clients that were not heard for a lease are known
+    /// again by their ids when they are used.
+    fn make_session_room(&mut self, now: Moment) -> Result<(), Status> {
+        if self.sessions.len() < limits::SESSIONS_MAX {
+            return Ok(());
+        }
+        let Self { clients, sessions, .. } = self;
+        sessions.retain(|_, session| {
+            let client = clients.get_mut(&session.client);
+            let idle = client.filter(|client| now - client.heard > limits::LEASE);
+            idle.map(|client| client.sessions -= 1).is_none()
+        });
+        if sessions.len() < limits::SESSIONS_MAX { Ok(()) } else { Err(Status::DELAY) }
+    }
+
     /// EXCHANGE_ID: a client says who it is. `is_update`: it must be known already.
     pub fn exchange(
         &mut self,
@@ -175,7 +190,7 @@ impl Clients {
         (random, channel): (u32, Channel),
         now: Moment,
     ) -> Result<Created, Status> {
-        let sessions = self.sessions.len();
+        let has_room = self.make_session_room(now);
         let client = self.clients.get_mut(&id).ok_or(Status::STALE_CLIENTID)?;
         let has_lapsed = !client.is_confirmed && now - client.heard > limits::LEASE;
         if client.is_over || has_lapsed {
@@ -189,9 +204,10 @@ impl Clients {
             None if !client.is_confirmed && sequence != 1 => return Err(Status::SEQ_MISORDERED),
             _ => {}
         }
-        if client.sessions >= limits::CLIENT_SESSIONS_MAX || sessions >= limits::SESSIONS_MAX {
+        if client.sessions >= limits::CLIENT_SESSIONS_MAX {
             return Err(Status::NOSPC);
         }
+        has_room?;
         (client.heard, client.is_confirmed) = (now, true);
         client.sessions += 1;
         let machine = client.machine;
@@ -241,9 +257,7 @@ impl Clients {
         if is_over || self.destroyed.contains(id) {
             return Err(Status::BADSESSION);
         }
-        if self.sessions.len() >= limits::SESSIONS_MAX {
-            return Err(Status::DELAY);
-        }
+        self.make_session_room(now)?;
         if !self.clients.contains_key(&client) {
             self.make_room(now)?;
             self.clients.insert(client, Client::new(0, true, now));

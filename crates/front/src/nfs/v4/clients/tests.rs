@@ -217,3 +217,24 @@ fn a_client_reclaims_once() {
     assert_eq!(clients.reclaimed(client), Ok(()));
     assert_eq!(clients.reclaimed(client), Err(Status::COMPLETE_ALREADY));
 }
+
+#[test]
+fn idle_sessions_leave_room_for_others_and_come_back() {
+    let mut clients = Clients::new(at(0));
+    let mut first = None;
+    for host in 0..limits::SESSIONS_MAX / limits::CLIENT_SESSIONS_MAX {
+        let client = clients.known(host.to_string().as_bytes(), 1, at(0));
+        for sequence in 1..=limits::CLIENT_SESSIONS_MAX as u32 {
+            let session = clients.made(client, sequence, at(0));
+            first.get_or_insert(session.id);
+        }
+    }
+    let other = clients.known(b"other", 1, at(1));
+    let full = clients.create(&seal(), other, 1, (1, Channel::MOST), at(1));
+    assert_eq!(full.err(), Some(Status::DELAY));
+    let late = at(limits::LEASE.as_secs() + 1);
+    clients.made(other, 1, late);
+    let first = first.expect("there are some");
+    assert!(clients.session(&seal(), &first, late).is_ok(), "its id says what it is");
+    clients.destroy_session(&seal(), &first).unwrap();
+}
