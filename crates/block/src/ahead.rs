@@ -378,7 +378,7 @@ mod tests {
                 fetched += fetch.data.end.saturating_sub(fetch.data.start.max(64 * read));
             }
         }
-        assert!(fetched <= 2 * read, "{fetched}: beyond what it has read");
+        assert!(fetched <= AHEAD_BYTES_USUAL, "{fetched}: beyond what it has read");
     }
 
     #[test]
