@@ -217,8 +217,7 @@ impl Streams {
             |at| stream.fetched_from.is_some_and(|from| (from..stream.until).contains(&at));
         let is_lost = stream.unasked == 0 && matches!(noted, Noted::Absent(at) if was_fetched(at));
         // The reader waits for bytes that are being fetched: they were asked for too late.
-        let goes_on = end > stream.next || was_fetched(position);
-        let waits = noted != Noted::Hit && position < stream.until && goes_on && !is_lost;
+        let waits = noted != Noted::Hit && position < stream.until && !is_lost;
         stream.next = stream.next.max(end);
         stream.until = stream.until.max(stream.next);
         if is_lost {
