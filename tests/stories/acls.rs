@@ -263,19 +263,22 @@ fn trees_go_in_and_come_out_with_their_lists_and_no_others() -> Result<()> {
     mounted.unmount()
 }
 
+/// Serves a file system to a guest, whose root is root here.
+fn exported(name: &str) -> Result<(Namespace, Daemon)> {
+    let namespace = Namespace::new(name)?;
+    let words = ["--nfs", "10.77.0.1:2049", "--insecure"];
+    let options = Options::with_settings(name, "nfs_squash = 'none'", &words)?;
+    let daemon = Daemon::start_with(name, Options { prefix: namespace.words(), ..options })?;
+    daemon.cli(&["fs", "create", "home"])?;
+    Ok((namespace, daemon))
+}
+
 #[test]
 fn the_kernel_client_of_nfs_3_shows_and_sets_lists_and_goes_by_them() -> Result<()> {
     if guest::skipped(&["setfacl", "getfacl", "setpriv", "perl"]) || skipped(&[]) {
         return Ok(());
     }
-    let namespace = Namespace::new("acls")?;
-    let options = Options::with_settings(
-        "acls-nfs",
-        "nfs_squash = 'none'",
-        &["--nfs", "10.77.0.1:2049", "--insecure"],
-    )?;
-    let daemon = Daemon::start_with("acls-nfs", Options { prefix: namespace.words(), ..options })?;
-    daemon.cli(&["fs", "create", "home"])?;
+    let (namespace, daemon) = exported("acls3")?;
     let work = format!("{WORDS}{}", GUEST.replace("SCRIPT", SCRIPT));
     let guest = Guest::boot(&namespace, daemon.scratch(), "nfsv3", &work)?;
     guest.ends_well()?;
@@ -298,14 +301,7 @@ fn the_kernel_client_of_nfs_4_1_sets_the_lists_that_it_shows_and_those_of_its_to
     if guest::skipped(&programs) || skipped(&[]) {
         return Ok(());
     }
-    let namespace = Namespace::new("acls4")?;
-    let options = Options::with_settings(
-        "acls-nfs4",
-        "nfs_squash = 'none'",
-        &["--nfs", "10.77.0.1:2049", "--insecure"],
-    )?;
-    let daemon = Daemon::start_with("acls-nfs4", Options { prefix: namespace.words(), ..options })?;
-    daemon.cli(&["fs", "create", "home"])?;
+    let (namespace, daemon) = exported("acls4")?;
     let work = format!("{WORDS}{}", GUEST_4.replace("SCRIPT", SCRIPT));
     let guest = Guest::boot(&namespace, daemon.scratch(), "nfsv3 nfsv4", &work)?;
     let ended = guest.ends_well();

@@ -23,9 +23,6 @@ use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The bytes of a mark that no read reaches.
-const NEVER: Range<u64> = u64::MAX..u64::MAX;
-
 /// A noted read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Noted {
@@ -56,18 +53,15 @@ pub(crate) struct Ahead {
     marks: [Mark; STREAMS_MAX],
 }
 
-/// The mark of a stream: a hit is noted that begins before `upto` and ends behind `from`.
-#[derive(Debug)]
+/// The mark of a stream: a hit is noted that begins before `upto` and ends behind `from`. No hit is
+/// at an empty one.
+#[derive(Debug, Default)]
 struct Mark {
     from: AtomicU64,
     upto: AtomicU64,
 }
 
 impl Mark {
-    fn never() -> Self {
-        Self { from: AtomicU64::new(NEVER.start), upto: AtomicU64::new(NEVER.end) }
-    }
-
     fn set(&self, bytes: Range<u64>) {
         self.from.store(bytes.start, Ordering::Relaxed);
         self.upto.store(bytes.end, Ordering::Relaxed);
@@ -119,6 +113,12 @@ impl Stream {
     fn refill_at(&self) -> u64 {
         self.window - (self.window / 2).min(AHEAD_STEP_BYTES)
     }
+
+    /// Bounds the window, for as long as its reader passes many such windows.
+    fn bound(&mut self, window_max: u64) {
+        self.window_max = window_max;
+        self.retry_at = self.next.saturating_add(window_max * AHEAD_WINDOWS_HALVED);
+    }
 }
 
 impl Ahead {
@@ -127,7 +127,7 @@ impl Ahead {
         Self {
             streams: Mutex::default(),
             window_max: window_max.max(AHEAD_BYTES_MIN),
-            marks: std::array::from_fn(|_| Mark::never()),
+            marks: Default::default(),
         }
     }
 
@@ -155,7 +155,7 @@ impl Ahead {
             return;
         };
         streams.streams[index].until = until.max(streams.streams[index].next);
-        self.marks[index].set(NEVER);
+        self.marks[index].set(0..0);
     }
 
     /// Notes a read and returns what to fetch now, if anything.
@@ -222,13 +222,10 @@ impl Streams {
         stream.until = stream.until.max(stream.next);
         if is_lost {
             stream.window = (stream.window / 2).max(AHEAD_BYTES_MIN);
-            stream.window_max = stream.window;
-            stream.retry_at = stream.next.saturating_add(stream.window * AHEAD_WINDOWS_HALVED);
+            stream.bound(stream.window);
             stream.until = stream.next;
         } else if stream.window_max < window_max && stream.next >= stream.retry_at {
-            stream.window_max = (stream.window_max * 2).min(window_max);
-            let passed = stream.window_max * AHEAD_WINDOWS_HALVED;
-            stream.retry_at = stream.next.saturating_add(passed);
+            stream.bound((stream.window_max * 2).min(window_max));
         }
         let window_max = stream.window_max;
         let grows_to = if waits { window_max } else { AHEAD_BYTES_USUAL.min(window_max) };
@@ -241,7 +238,7 @@ impl Streams {
         // Who has read little may read little more.
         let passed = stream.next.saturating_sub(stream.begin);
         let grown = match waits {
-            true => (stream.window * AHEAD_GROWTH_WAITING).min(passed * AHEAD_GROWTH_WAITING),
+            true => stream.window.min(passed) * AHEAD_GROWTH_WAITING,
             false => stream.window * 2,
         };
         stream.window = stream.window.max(grown.min(grows_to));

@@ -39,8 +39,9 @@ pub const AHEAD_BYTES_USUAL: u64 = 4 * MIB;
 /// Longest read-ahead, of a stream whose reader has waited for shorter ones: 1 GiB/s from a store
 /// that answers after 60 ms.
 pub const AHEAD_BYTES_MAX: u64 = 64 * MIB;
-/// A window takes at most this share of the cache, so that no stream evicts what it has not read.
-pub const AHEAD_CACHE_SHARE: u64 = 4;
+/// A window takes at most this share of the cache, so that no stream evicts what it has not read:
+/// half of what the cache has for chunks that no reader has asked for.
+pub const AHEAD_CACHE_SHARE: u64 = 8;
 /// Most bytes that one read has fetched ahead: a larger window is filled step by step.
 pub const AHEAD_STEP_BYTES: u64 = 4 * MIB;
 /// Steps that one read takes at once whose reader waits.

@@ -129,14 +129,9 @@ impl Visitors {
     /// The clients by their volumes.
     pub(super) fn of_volumes(&self) -> BTreeMap<String, Vec<Visit>> {
         let mut volumes = BTreeMap::<_, Vec<_>>::new();
-        for (client, Visitor { row, has_volume, .. }) in &self.all.lock().clients {
-            let visits = volumes.entry(row.volume.clone()).or_default();
-            visits.extend(row.host.map(|host| Visit {
-                client: *client,
-                host,
-                since: row.since,
-                has_volume: *has_volume,
-            }));
+        for (&client, &Visitor { ref row, from, has_volume, .. }) in &self.all.lock().clients {
+            let visit = Visit { client, host: from.node, since: row.since, has_volume };
+            volumes.entry(row.volume.clone()).or_default().push(visit);
         }
         volumes
     }

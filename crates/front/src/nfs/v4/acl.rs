@@ -248,7 +248,7 @@ fn show(entries: &mut Vec<Entry>, acl: &Acl, flags: u32, is_dir: bool) {
     push(false, Who::Everyone, other);
 }
 
-/// What entries say of one who is only this, as far as they are read.
+/// What the entries that were read so far say of one who is only this.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     given: u16,

@@ -72,7 +72,7 @@ impl Channel {
     }
 
     /// Refuses a call with so many bytes and operations. `wants_cached`: its reply is to be kept.
-    pub fn check(&self, bytes: usize, ops: u32, wants_cached: bool) -> Result<(), Status> {
+    pub fn check(&self, (bytes, ops): (usize, u32), wants_cached: bool) -> Result<(), Status> {
         if bytes > self.call as usize {
             return Err(Status::REQ_TOO_BIG);
         }
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn a_call_keeps_to_what_was_agreed() {
-        assert_eq!(ASKED.check(512, 4, true), Ok(()));
-        assert_eq!(ASKED.check(513, 4, true), Err(Status::REQ_TOO_BIG));
-        assert_eq!(ASKED.check(512, 5, true), Err(Status::TOO_MANY_OPS));
+        assert_eq!(ASKED.check((512, 4), true), Ok(()));
+        assert_eq!(ASKED.check((513, 4), true), Err(Status::REQ_TOO_BIG));
+        assert_eq!(ASKED.check((512, 5), true), Err(Status::TOO_MANY_OPS));
         let uncached = Channel { cached: 10, ..ASKED };
-        assert_eq!(uncached.check(512, 4, true), Err(Status::REP_TOO_BIG_TO_CACHE));
-        assert_eq!(uncached.check(512, 4, false), Ok(()));
+        assert_eq!(uncached.check((512, 4), true), Err(Status::REP_TOO_BIG_TO_CACHE));
+        assert_eq!(uncached.check((512, 4), false), Ok(()));
     }
 }

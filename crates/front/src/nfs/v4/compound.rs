@@ -40,7 +40,7 @@ pub async fn answer<E: Exports>(
         return Ok(Some(reply(Status::TOO_MANY_OPS, tag, 0, &[])));
     }
     let mut work = Work::new(asked, asked.server.seal().await?, room);
-    work.asks = (length, count);
+    work.size = (length, count);
     let mut course = Course { changes, ..Course::default() };
     match course.run(asked, &mut work, args, (0, count)).await {
         Ended::Before(reply) => return Ok(Some(reply)),
@@ -142,14 +142,7 @@ impl Course {
                 Ok(()) => {
                     let place = (at, count, op);
                     let mut patience = Patience::new(self.changes);
-                    let rest = (before, &mut patience);
-                    match operation(asked, work, place, &mut args, results, rest).await {
-                        Ok(Step::Done) => match work.check_reply(op, self.results.len()) {
-                            Ok(()) => Ok(Step::Done),
-                            Err(status) => Err(Fault::from(status)),
-                        },
-                        other => other,
-                    }
+                    operation(asked, work, place, &mut args, results, (before, &mut patience)).await
                 }
             };
             let status = match outcome {
@@ -210,7 +203,10 @@ async fn operation<E: Exports>(
     work.at = at;
     loop {
         let fault = match work.run(op, args, results).await {
-            Ok(()) => return Ok(Step::Done),
+            Ok(()) => {
+                work.check_reply(op, results.len())?;
+                return Ok(Step::Done);
+            }
             Err(fault @ (Fault::Gone | Fault::Broken)) if looks == 0 => {
                 if fault == Fault::Broken {
                     patience.may_be_done();

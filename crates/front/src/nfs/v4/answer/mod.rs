@@ -84,7 +84,7 @@ pub struct Work<'a, E: Exports> {
     /// Bytes of data that the reply may still have.
     room: usize,
     /// Bytes and operations of the COMPOUND.
-    pub asks: (usize, u32),
+    pub size: (usize, u32),
 }
 
 type Done = Result<(), Fault>;
@@ -106,7 +106,7 @@ impl<'a, E: Exports> Work<'a, E> {
             stateid: None,
             saved_stateid: None,
             room,
-            asks: (0, 0),
+            size: (0, 0),
         }
     }
 

@@ -141,7 +141,7 @@ impl<E: Exports> Work<'_, E> {
             return Err(Status::BAD_HIGH_SLOT.into());
         }
         let channel = session.channel;
-        channel.check(self.asks.0, self.asks.1, wants_cached)?;
+        channel.check(self.size, wants_cached)?;
         let begun = session.with_slot(slot, |slot| slot.begin(sequence));
         let begun = begun.ok_or(Status::BADSLOT)??;
         if begun == Begun::New {
@@ -234,7 +234,7 @@ impl<E: Exports> Work<'_, E> {
     pub(super) fn destroy_session(&mut self, args: &mut Args<'_>) -> Done {
         let id = args.sixteen()?;
         let is_own = self.turn.as_ref().is_some_and(|turn| turn.request().0 == id);
-        if is_own && self.at + 1 < self.asks.1 {
+        if is_own && self.at + 1 < self.size.1 {
             // What follows would be of no session.
             return Err(Status::NOT_ONLY_OP.into());
         }
