@@ -118,6 +118,37 @@ fn a_client_goes_on_through_another_host_when_its_owner_stands_still_and_when_it
 }
 
 #[test]
+fn a_snapshot_is_read_through_another_host_before_and_after_that_takes_its_disk_over() -> Result<()>
+{
+    let mut hosts = Hosts::new("fw-snapshot", 2)?;
+    hosts.hosts[0].create("copied", "8M", &["--copies", "1"])?;
+    let node = hosts.node(0)?;
+    hosts.wait_for_holder(0)?;
+    let mut owner = NbdClient::connect(&hosts.hosts[0].socket(), "copied")?;
+    let (before, after) = (for_story("before").bytes(1 << 20), for_story("after").bytes(1 << 20));
+    owner.write(4096, &before)?;
+    hosts.hosts[0].cli(&["snapshot", "take", "copied", "monday"])?;
+    owner.write(4096, &after)?;
+    // A client of the other host, over all that happens.
+    let mut client = NbdClient::connect(&hosts.hosts[1].socket(), "copied@monday")?;
+    let read_only = 1 << 1;
+    ensure!(client.flags & read_only != 0 && owner.flags & read_only == 0, "{}", client.flags);
+    ensure!(client.read(4096, 1 << 20)? == before, "through the other host");
+    drop(owner);
+    hosts.lose(0)?;
+    hosts.wait_for_guest(1, &node)?;
+    ensure!(client.read(4096, 1 << 20)? == before, "after the takeover");
+    refusal(client.write(4096, &after), "permitted")?;
+    let mut anew = NbdClient::connect(&hosts.hosts[1].socket(), "copied@monday")?;
+    ensure!(anew.flags & read_only != 0 && anew.read(4096, 1 << 20)? == before, "as a guest's");
+    let mut present = NbdClient::connect(&hosts.hosts[1].socket(), "copied")?;
+    ensure!(present.read(4096, 1 << 20)? == after, "the present");
+    refusal(NbdClient::connect(&hosts.hosts[1].socket(), "copied@friday"), "no snapshot 'friday'")?;
+    drop((client, anew, present));
+    hosts.end(&[0])
+}
+
+#[test]
 fn every_host_lists_every_volume_and_says_where_commands_and_lost_volumes_are() -> Result<()> {
     let mut hosts = Hosts::new("fw-names", 2)?;
     hosts.hosts[0].create("first", "8M", &["--copies", "1"])?;

@@ -107,3 +107,63 @@ fn a_disk_goes_back_to_a_snapshot_that_was_taken_amid_writes_and_kills() -> Resu
     assert_eq!(found["result"]["damaged"], 0, "{found}");
     Ok(())
 }
+
+#[test]
+fn a_disk_in_use_is_saved_by_its_snapshot_through_pipes() -> Result<()> {
+    if skip_without(&["nbdcopy", "nbdinfo", "cmp"], false) {
+        return Ok(());
+    }
+    let daemon = Daemon::start("snapshots-pipes")?;
+    daemon.create("vm1", "40M", &[])?;
+    let at = |name: &str| daemon.scratch().join(name);
+    // With a hole in the middle, and one at the end.
+    let mut bytes = for_story("first").bytes(40 << 20);
+    bytes[10 << 20..20 << 20].fill(0);
+    bytes[35 << 20..].fill(0);
+    std::fs::write(at("first"), &bytes)?;
+    std::fs::write(at("second"), for_story("second").bytes(40 << 20))?;
+    let copy = |from: &str, to: &str| Shell::new("nbdcopy").args(["--flush", from, to]).run();
+    let text = |name: &str| at(name).display().to_string();
+    copy(&text("first"), &daemon.uri("vm1"))?;
+    daemon.cli(&["snapshot", "take", "vm1", "monday"])?;
+    copy(&text("second"), &daemon.uri("vm1"))?;
+    let past = daemon.uri("vm1@monday");
+    let info: Value = serde_json::from_str(&Shell::new("nbdinfo").args(["--json", &past]).run()?)?;
+    assert_eq!(info["exports"][0]["is_read_only"], true, "{info}");
+    assert!(copy(&text("second"), &past).is_err(), "a snapshot was written");
+    copy(&past, &text("out"))?;
+    e2e::tree::same(&at("first"), &at("out"))?;
+    // The command line's export, in a file and in pipes: the second disk is made of the first.
+    daemon.cli(&["volume", "export", "vm1", &text("out.img"), "--snapshot", "monday"])?;
+    e2e::tree::same(&at("first"), &at("out.img"))?;
+    let (binary, dir) = (e2e::daemon::binary(), &daemon.dir);
+    let pipe = format!(
+        "set -o pipefail; '{0}' volume export vm1 - --snapshot monday --dir '{1}' \
+         | '{0}' volume import - vm2 --size 48M --dir '{1}'",
+        binary.display(),
+        dir.display()
+    );
+    Shell::new("bash").args(["-c", &pipe]).run()?;
+    daemon.cli(&["volume", "export", "vm2", &text("vm2.img")])?;
+    bytes.resize(48 << 20, 0);
+    std::fs::write(at("wanted"), &bytes)?;
+    e2e::tree::same(&at("wanted"), &at("vm2.img"))?;
+    // Over another content, zeros count; and what is too long is told.
+    let over = |source: &str, how: &str| {
+        let command = format!(
+            "'{}' volume import - vm1 {how} --dir '{}' < '{}'",
+            binary.display(),
+            dir.display(),
+            at(source).display()
+        );
+        Shell::new("bash").args(["-c", &command]).run()
+    };
+    over("out", "--overwrite")?;
+    daemon.cli(&["volume", "export", "vm1", &text("again.img")])?;
+    e2e::tree::same(&at("first"), &at("again.img"))?;
+    let longer = over("vm2.img", "--overwrite").unwrap_err().to_string();
+    assert!(longer.contains("longer than the volume"), "{longer}");
+    let resumed = over("out", "--resume").unwrap_err().to_string();
+    assert!(resumed.contains("cannot be compared again"), "{resumed}");
+    Ok(())
+}

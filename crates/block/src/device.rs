@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Device {
     staged: Arc<Staged>,
+    /// The number of the snapshot that the device shows; `None`: the present content.
+    snapshot: Option<u32>,
     /// The size, cached because every request is checked against it.
     size: u64,
     block_size: u64,
@@ -29,17 +31,39 @@ pub enum Gathered {
 }
 
 impl Device {
-    /// Attaches a volume. A volume of another kind is refused ([`Error::OtherKind`]), and stays as
-    /// it is.
+    /// Attaches a volume, or a snapshot of one, which cannot be changed: `VOLUME@SNAPSHOT`. A volume
+    /// of that whole name goes before. A volume of another kind is refused ([`Error::OtherKind`]),
+    /// and stays as it is.
+    ///
+    /// What the datastore does not have of a snapshot yet is brought there first.
     pub async fn attach(volumes: &Volumes, name: &str) -> Result<Self, Error> {
-        Self::new(volumes.attach_as(name, KIND).await?)
+        let (missing, (volume, snapshot)) = match volumes.attach_as(name, KIND).await {
+            Err(error @ Error::NotFound(_)) => match name.rsplit_once('@') {
+                Some(parts) => (error, parts),
+                None => return Err(error),
+            },
+            attached => return Self::new(attached?),
+        };
+        let device = match volumes.attach_as(volume, KIND).await {
+            Err(Error::NotFound(_)) => return Err(missing),
+            attached => Self::new(attached?)?,
+        };
+        let found = device.staged.whole_snapshot(snapshot).await?;
+        let found = found.ok_or_else(|| rekindle_volume::no_snapshot(volume, snapshot))?;
+        Ok(Self { snapshot: Some(found.number), size: found.size, ..device })
     }
 
     /// Makes the device of an attached volume.
     fn new(handle: Handle) -> Result<Self, Error> {
         let vault = handle.vault();
         let (size, block_size) = (vault.size, served(vault)?.page_bytes());
-        Ok(Self { staged: handle.staged().clone(), size, block_size, handle })
+        Ok(Self { staged: handle.staged().clone(), snapshot: None, size, block_size, handle })
+    }
+
+    /// Whether every change is refused: the device shows a snapshot.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.snapshot.is_some()
     }
 
     /// Returns the volume's name.
@@ -79,7 +103,10 @@ impl Device {
         if out.is_empty() {
             return Ok(true);
         }
-        Ok(self.staged.read_now(offset, out)?)
+        Ok(match self.snapshot {
+            Some(number) => self.staged.read_snapshot_now(number, offset, out)?,
+            None => self.staged.read_now(offset, out)?,
+        })
     }
 
     /// Reads a range.
@@ -88,7 +115,11 @@ impl Device {
         if out.is_empty() {
             return Ok(());
         }
-        Ok(self.staged.read(offset, out).await?)
+        match self.snapshot {
+            Some(number) => self.staged.read_snapshot(number, offset, out).await?,
+            None => self.staged.read(offset, out).await?,
+        }
+        Ok(())
     }
 
     /// Whether the caller may submit a write of `bytes` now: see [`Staged::admits`].
@@ -105,6 +136,7 @@ impl Device {
     /// Submits a write; large ones become several changes. A plain call.
     pub fn write(&self, offset: u64, data: &[u8], durable: bool) -> Result<Written, Error> {
         self.check("a write", offset, data.len() as u64)?;
+        self.may_change()?;
         let most = usize::try_from(CHANGE_BYTES_MAX).expect("a change fits into memory");
         if data.len() <= most {
             return Ok(if data.is_empty() {
@@ -137,6 +169,7 @@ impl Device {
         durable: bool,
     ) -> Result<Written, Error> {
         self.check(if trim { "a trim" } else { "a write of zeros" }, offset, length)?;
+        self.may_change()?;
         Ok(if length == 0 {
             Written::Acked
         } else {
@@ -172,13 +205,23 @@ impl Device {
         if length == 0 {
             return Ok(Vec::new());
         }
-        Ok(self.staged.extents(offset, length).await?)
+        Ok(match self.snapshot {
+            Some(number) => self.staged.extents_of_snapshot(number, offset, length).await?,
+            None => self.staged.extents(offset, length).await?,
+        })
     }
 
     fn check(&self, what: &str, offset: u64, length: u64) -> Result<(), Error> {
         match offset.checked_add(length) {
             Some(end) if end <= self.size => Ok(()),
             _ => Err(self.out_of_bounds(what, offset, length)),
+        }
+    }
+
+    fn may_change(&self) -> Result<(), Error> {
+        match self.is_read_only() {
+            true => Err(Error::Invalid("a snapshot cannot be changed".to_owned())),
+            false => Ok(()),
         }
     }
 

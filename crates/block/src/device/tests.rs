@@ -313,6 +313,56 @@ fn extents_of_many_small_writes_are_told_in_parts() {
 }
 
 #[test]
+fn a_snapshot_is_a_device_that_shows_its_time_and_refuses_changes() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    let data = |seed: u64| -> Vec<u8> {
+        (0..SIZE).map(|at| (at * at / 5 + seed * at / 3) as u8).collect()
+    };
+    world.block_on(async {
+        let (volumes, _) = start(&world.env(), &store).await;
+        volumes.create(spec(Policy::Back, Ack::Flash)).await.unwrap();
+        let device = Device::attach(&volumes, "vm1").await.unwrap();
+        for seed in [1, 2] {
+            done(&device, device.write(0, &data(seed), false)).await;
+            volumes.take_snapshot("vm1", &seed.to_string()).await.unwrap();
+        }
+        // Its beginning is of neither, and only in the log.
+        done(&device, device.write(0, &data(3)[..9000], false)).await;
+        for seed in [1, 2] {
+            let past = Device::attach(&volumes, &format!("vm1@{seed}")).await.unwrap();
+            compare(&past, &data(seed), 0, SIZE).await;
+            assert_eq!((past.size(), past.is_read_only()), (SIZE, true));
+            assert!(past.extents(0, SIZE).await.unwrap()[0].data);
+            let refused = [past.write(0, &[1], false), past.clear(0, 512, true, false)];
+            assert!(refused.into_iter().all(|written| written.is_err()));
+        }
+        compare(&device, &data(3), 0, 9000).await;
+        assert!(!device.is_read_only());
+        // What is attached goes on to show what it did, until it is removed.
+        let past = Device::attach(&volumes, "vm1@1").await.unwrap();
+        volumes.remove_snapshot("vm1", "2").await.unwrap();
+        compare(&past, &data(1), 0, SIZE).await;
+        volumes.remove_snapshot("vm1", "1").await.unwrap();
+        let mut byte = [0];
+        let gone = past.read(0, &mut byte).await.unwrap_err();
+        assert!(gone.to_string().contains("was removed"), "{gone}");
+        assert!(past.read_now(0, &mut byte).is_err());
+        for (name, told) in [
+            ("vm1@1", "volume 'vm1' has no snapshot '1'"),
+            ("vm2@1", "vm2@1"),
+            ("vm1@", "volume 'vm1' has no snapshot ''"),
+        ] {
+            let error = Device::attach(&volumes, name).await.err().unwrap().to_string();
+            assert!(error.contains(told), "{error}");
+        }
+        // A volume of the whole name goes before.
+        let other = Spec { name: "vm1@1".into(), ..spec(Policy::Back, Ack::Flash) };
+        volumes.create(other).await.unwrap();
+        assert!(!Device::attach(&volumes, "vm1@1").await.unwrap().is_read_only());
+    });
+}
+
+#[test]
 fn one_outcome_of_many_changes() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {

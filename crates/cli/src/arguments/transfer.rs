@@ -22,13 +22,14 @@ Examples:
   rekindle volume import disk.img vm1 --resume      go on where it broke off
   rekindle volume import disk.img vm1 --overwrite   vm1 is there; its content
                                                     is lost
+  zstd -dc disk.img.zst | rekindle volume import - vm1 --size 40G
 
 The volume is made if it is not there. Holes and zeros take no space.
 --resume goes on with an import of the same raw image that broke off: it
 compares the image with what is there, and writes what differs.
 What is in a FILE never says how it is read: its guest has written that.")]
 pub struct Import {
-    /// The image
+    /// The image; `-`: standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The volume
@@ -68,17 +69,22 @@ Examples:
   rekindle volume export vm1 vm1.qcow2
   rekindle volume export vm1 vm1.img --skip-damaged   what cannot be read is
                                                       zeros, and is listed
+  rekindle volume export vm1 - --snapshot monday | zstd > vm1.img.zst
 
-What clients write meanwhile may be in the file or not: stop them first.
+What clients write meanwhile may be in the file or not: stop them first, or
+export a snapshot.
 The file has its name when it is whole; until then it is hidden beside it.
 An export that broke off begins again from the start.")]
 pub struct Export {
     /// The volume
     #[arg(value_parser = parse::volume_name)]
     pub name: String,
-    /// The file, which must not be there; or a disk, with --force
+    /// The file, which must not be there; a disk, with --force; `-`: standard output
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
+    /// Write what this snapshot has: what clients write meanwhile is not in it
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub snapshot: Option<String>,
     /// How to write it [default: qcow2 for a FILE that ends so, else raw]
     #[arg(long)]
     pub format: Option<Format>,

@@ -6,6 +6,7 @@ mod pipe;
 mod qcow2;
 mod qemu;
 mod raw;
+mod stream;
 mod target;
 pub mod trees;
 
@@ -134,6 +135,9 @@ impl Drop for Watch<'_> {
 
 /// `volume import`.
 pub fn import(common: &Common, import: &Import) -> Outcome {
+    if stream::is_standard(&import.file) {
+        return import_stream(common, import);
+    }
     let client = client(common)?;
     let mut watch = Watch::new(&client, "import")?;
     let format = import.format.unwrap_or(format_of(&import.file));
@@ -166,22 +170,53 @@ pub fn import(common: &Common, import: &Import) -> Outcome {
     let written = watch.judged(written).map_err(|failure| how_to_go_on(failure, format))?;
     mark.remove();
     drop(watch);
-    if common.json {
-        output::json(&json!({
-            "imported": import.volume, "image_bytes": image_bytes, "written_bytes": written,
-            "note": note,
-        }));
-    } else {
-        let size = format_size(image_bytes);
-        output::line(&format!(
-            "volume '{}' holds the image of {size}; it is flushed",
-            import.volume
-        ));
-        if let Some(note) = note {
-            output::tell(&format!("rekindle: {note}"));
-        }
-    }
+    say_imported(common, &import.volume, (image_bytes, written), note);
     Ok(())
+}
+
+/// `volume import -`: an image whose size is known at its end only, and that cannot be read again.
+fn import_stream(common: &Common, import: &Import) -> Outcome {
+    if import.format == Some(Format::Qcow2) {
+        return Err(Failure::usage("only a raw image can come from standard input"));
+    }
+    if import.resume {
+        return Err(Failure::usage("what comes from standard input cannot be compared again")
+            .next("--overwrite begins from the start"));
+    }
+    let client = client(common)?;
+    let mut watch = Watch::new(&client, "import")?;
+    let found: Outcome<Volume> = client.get(&volume_path(&import.volume, ""));
+    if import.size.is_none() && found.is_err_and(|why| why.kind == Kind::NotFound.to_string()) {
+        return Err(Failure::usage("the size of what comes from standard input is not known")
+            .next("say how large the volume is to be, as in --size 20G"));
+    }
+    let (_, fresh) = prepare(&client, import, import.size.unwrap_or(0))?;
+    let place = endpoints::nbd(client.dir())?;
+    let mut note = None;
+    let look = |head: &[u8]| note = note_on(head, &import.file, import.format);
+    let imported = raw::import_stream(&place, import, fresh, &mut watch, look);
+    let bytes = watch.judged(imported).map_err(|failure| how_to_go_on(failure, Format::Qcow2))?;
+    drop(watch);
+    say_imported(common, &import.volume, bytes, note);
+    Ok(())
+}
+
+fn say_imported(
+    common: &Common,
+    volume: &str,
+    (image_bytes, written): (u64, u64),
+    note: Option<String>,
+) {
+    if common.json {
+        return output::json(&json!({
+            "imported": volume, "image_bytes": image_bytes, "written_bytes": written, "note": note,
+        }));
+    }
+    let size = format_size(image_bytes);
+    output::line(&format!("volume '{volume}' holds the image of {size}; it is flushed"));
+    if let Some(note) = note {
+        output::tell(&format!("rekindle: {note}"));
+    }
 }
 
 /// Chooses the format by the file's name: the guest has written the disk's content, which must not
@@ -219,6 +254,11 @@ const KINDS: [FileKind; 8] = [
 fn note(import: &Import) -> Outcome<Option<String>> {
     let file = &import.file;
     let head = qcow2::begin(file).map_err(|error| unusable(file, &error))?;
+    Ok(note_on(&head, file, import.format))
+}
+
+/// The same, by the first bytes of the file.
+fn note_on(head: &[u8], file: &Path, format: Option<Format>) -> Option<String> {
     let known = KINDS
         .iter()
         .find(|kind| head.get(kind.at..).is_some_and(|head| head.starts_with(kind.magic)));
@@ -229,7 +269,7 @@ fn note(import: &Import) -> Outcome<Option<String>> {
             file.display()
         )
     };
-    Ok(known.filter(|_| import.format.is_none()).map(note))
+    known.filter(|_| format.is_none()).map(note)
 }
 
 fn how_to_go_on(failure: Failure, format: Format) -> Failure {
@@ -336,38 +376,52 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
     }
     let volume: Volume = client.get(&volume_path(&export.name, ""))?;
     let place = endpoints::nbd(client.dir())?;
+    let source = match &export.snapshot {
+        Some(snapshot) => format!("{}@{snapshot}", export.name),
+        None => export.name.clone(),
+    };
     let target = Target::open(&export.file, export.force)?;
     watch.begin(volume.size);
-    let damaged = match format {
+    let (bytes, damaged) = match format {
         Format::Raw => {
-            let read = raw::export(&place, &export.name, &target, export.skip_damaged, &mut watch);
+            let read = raw::export(&place, &source, &target, export.skip_damaged, &mut watch);
             watch.judged(read)?
         }
-        Format::Qcow2 if target.is_device() => {
-            return Err(
-                Failure::usage("only a raw image is written over a disk").next("add --format raw")
-            );
+        Format::Qcow2 if target.is_device() || target.is_stream() => {
+            let what = "only a raw image is written over a disk, or to standard output";
+            return Err(Failure::usage(what).next("add --format raw"));
         }
         Format::Qcow2 => {
-            qemu::export(&place, &export.name, &target.file, &mut watch)?;
-            Vec::new()
+            qemu::export(&place, &source, &target.file, &mut watch)?;
+            (volume.size, Vec::new())
         }
     };
+    let is_stream = target.is_stream();
     target.finish()?;
     drop(watch);
+    if is_stream {
+        // Standard output has the disk.
+        for bytes in &damaged {
+            let stretch = raw::stretch(bytes);
+            output::tell(&format!("{stretch} cannot be read: zeros are in their place"));
+        }
+        return Ok(());
+    }
     if common.json {
         let damaged: Vec<_> = damaged
             .iter()
             .map(|bytes| json!({"offset": bytes.start, "bytes": bytes.end - bytes.start}))
             .collect();
         output::json(&json!({
-            "exported": export.name, "file": export.file, "bytes": volume.size,
-            "damaged": damaged,
+            "exported": export.name, "snapshot": export.snapshot, "file": export.file,
+            "bytes": bytes, "damaged": damaged,
         }));
         return Ok(());
     }
-    let (size, file) = (format_size(volume.size), export.file.display());
-    output::line(&format!("volume '{}' of {size} is in {file}", export.name));
+    let (size, file) = (format_size(bytes), export.file.display());
+    let of =
+        export.snapshot.as_ref().map_or_else(String::new, |name| format!("snapshot '{name}' of "));
+    output::line(&format!("{of}volume '{}' of {size} is in {file}", export.name));
     for bytes in &damaged {
         let stretch = raw::stretch(bytes);
         output::line(&format!("  {stretch} cannot be read: zeros are in their place"));

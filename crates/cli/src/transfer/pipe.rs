@@ -30,6 +30,15 @@ pub enum Read {
     Failed { offset: u64, length: u32, error: io::Error },
 }
 
+impl Read {
+    /// The first byte of the stretch.
+    pub fn offset(&self) -> u64 {
+        match self {
+            Self::Data { offset, .. } | Self::Failed { offset, .. } => *offset,
+        }
+    }
+}
+
 impl Pipe {
     pub fn new(export: NbdClient) -> Self {
         Self { export, asked: HashMap::new(), next: 0 }
@@ -43,12 +52,17 @@ impl Pipe {
         length: u32,
         data: &[u8],
     ) -> io::Result<Option<Read>> {
-        let done = if self.asked.len() >= DEPTH { self.answer()? } else { None };
+        let done = if self.is_full() { self.answer()? } else { None };
         self.next += 1;
         self.asked.insert(self.next, Asked { command, offset, length });
         self.export.request(command, 0, self.next, offset, length, data);
         self.export.send()?;
         Ok(done)
+    }
+
+    /// Whether the next request waits for an answer.
+    pub fn is_full(&self) -> bool {
+        self.asked.len() >= DEPTH
     }
 
     /// Waits for the next answer; gives what it read.

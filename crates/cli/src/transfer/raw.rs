@@ -2,6 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::pipe::{Pipe, Read};
+use super::stream::Input;
 use super::target::Target;
 use super::{Watch, broken, unusable};
 use crate::arguments::Import;
@@ -126,6 +127,51 @@ pub fn import(
     Ok(into.written)
 }
 
+/// Writes an image from standard input into a volume. `note` sees its first bytes. Returns the
+/// image's bytes, and those written.
+pub fn import_stream(
+    place: &Address,
+    import: &Import,
+    fresh: bool,
+    watch: &mut Watch<'_>,
+    mut note: impl FnMut(&[u8]),
+) -> Outcome<(u64, u64)> {
+    let lost = |error: io::Error| broken(place, &error);
+    let input = Input::open()?;
+    let export = watch.connect(place, &import.volume, PATIENCE)?;
+    let (end, zeroes) = (export.size, export.flags & wire::CAN_ZERO != 0);
+    watch.begin(end);
+    let mut into = Into { place: place.clone(), pipe: Pipe::new(export), written: 0, zeroes };
+    let mut piece = vec![0; usize::try_from(PIECE).unwrap_or(0)];
+    let mut at = 0;
+    loop {
+        let count = input.fill(&mut piece, at, watch)?;
+        if at == 0 {
+            note(&piece[..count]);
+        }
+        if count as u64 > end - at {
+            return Err(Failure::new(format!(
+                "the image is longer than the volume, which has {end} bytes"
+            ))
+            .next("--overwrite with a larger volume: `rekindle volume resize`"));
+        }
+        let whole = count.next_multiple_of(rekindle_base::limits::SECTOR_BYTES as usize);
+        piece[count..whole].fill(0);
+        if count > 0 {
+            into.piece(at, &piece[..whole], fresh, None).map_err(lost)?;
+        }
+        at += count as u64;
+        if count < piece.len() {
+            break;
+        }
+    }
+    if !fresh {
+        into.zeros(at.next_multiple_of(rekindle_base::limits::SECTOR_BYTES), end, watch)?;
+    }
+    into.pipe.flush().map_err(lost)?;
+    Ok((at, into.written))
+}
+
 /// Zeroes a volume from `from` to its end.
 pub fn clear(place: &Address, name: &str, from: u64, watch: &mut Watch<'_>) -> Outcome {
     let lost = |error: io::Error| broken(place, &error);
@@ -198,18 +244,19 @@ impl Into {
     }
 }
 
-/// Writes a volume into a sparse file, or over a disk. Returns the stretches that cannot be read;
-/// without `skip`, the first one is an error.
+/// Writes a volume into a sparse file, over a disk or into a stream. Returns its size, and the
+/// stretches that cannot be read; without `skip`, the first one is an error.
 pub fn export(
     place: &Address,
     name: &str,
     target: &Target,
     skip: bool,
     watch: &mut Watch<'_>,
-) -> Outcome<Vec<Range<u64>>> {
+) -> Outcome<(u64, Vec<Range<u64>>)> {
     let lost = |error: io::Error| broken(place, &error);
     let export = watch.connect(place, name, PATIENCE)?;
     let end = export.size;
+    watch.begin(end);
     target.fit(end)?;
     let mut allocation =
         nbd::open_for_extents(place, name, PATIENCE, &watch.breaker).map_err(lost)?;
@@ -239,6 +286,9 @@ pub fn export(
                 let asked = u32::try_from(length).unwrap_or(0);
                 let read = out.pipe.ask(command::READ, at, asked, &[]).map_err(lost)?;
                 out.keep(read)?;
+                if target.is_stream() && out.pipe.is_full() {
+                    out.rest()?;
+                }
                 at += length;
                 watch.look(at)?;
             }
@@ -250,7 +300,7 @@ pub fn export(
         }
     }
     out.rest()?;
-    Ok(out.damaged)
+    Ok((end, out.damaged))
 }
 
 /// A volume on its way into a target.
@@ -265,8 +315,10 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
+    /// Keeps what was asked for, in the order of the disk: a stream takes it in that order only.
     fn rest(&mut self) -> Outcome {
-        let reads = self.pipe.drain().map_err(|error| broken(self.place, &error))?;
+        let mut reads = self.pipe.drain().map_err(|error| broken(self.place, &error))?;
+        reads.sort_by_key(Read::offset);
         reads.into_iter().try_for_each(|read| self.keep(Some(read)))
     }
 

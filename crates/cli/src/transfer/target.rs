@@ -1,6 +1,8 @@
-//! The target of an export: a file that has its name only when it is whole, or a block device.
+//! The target of an export: a file that has its name only when it is whole, a block device, or
+//! standard output.
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
+use super::stream::{self, Output};
 use super::unusable;
 use rekindle_base::Kind;
 use rekindle_terminal::failure::{Failure, Outcome};
@@ -20,14 +22,26 @@ pub struct Target {
     /// The path that was asked for.
     path: PathBuf,
     pub file: File,
-    /// The name of the file until it is whole; `None` for a device.
-    part: Option<PathBuf>,
+    place: Place,
     force: bool,
+}
+
+enum Place {
+    /// A file, with its name until it is whole.
+    Part(PathBuf),
+    /// A file that has its own name.
+    Whole,
+    Device,
+    Stream(Output),
 }
 
 impl Target {
     /// Opens a target. `force`: its content may be lost.
     pub fn open(path: &Path, force: bool) -> Outcome<Self> {
+        if stream::is_standard(path) {
+            let (output, file) = Output::open()?;
+            return Ok(Self { path: path.to_owned(), file, place: Place::Stream(output), force });
+        }
         let failed = |error: io::Error| unusable(path, &error);
         // Through links: a link in /dev/disk leads to a device all the same.
         let device = std::fs::metadata(path).ok().map(|found| found.file_type());
@@ -53,22 +67,32 @@ impl Target {
             if !file.metadata().map_err(failed)?.file_type().is_block_device() {
                 return Err(Failure::new(format!("{} is no disk any more", path.display())));
             }
-            return Ok(Self { path, file, part: None, force });
+            return Ok(Self { path, file, place: Place::Device, force });
         }
         let (file, part) = fresh(path).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), file, part: Some(part), force })
+        Ok(Self { path: path.to_owned(), file, place: Place::Part(part), force })
     }
 
     /// Whether the target is a device: bytes that are not written keep their former content.
     pub fn is_device(&self) -> bool {
-        self.part.is_none()
+        matches!(self.place, Place::Device)
+    }
+
+    /// Whether the target is a stream: what is written goes behind all that was.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.place, Place::Stream(_))
     }
 
     /// Makes room for so many bytes, or checks that a device has it.
     pub fn fit(&self, bytes: u64) -> Outcome {
         let failed = |error: io::Error| unusable(&self.path, &error);
-        if !self.is_device() {
-            return self.file.set_len(bytes).map_err(failed);
+        match &self.place {
+            Place::Device => {}
+            Place::Stream(output) => {
+                output.fit(bytes);
+                return Ok(());
+            }
+            Place::Part(_) | Place::Whole => return self.file.set_len(bytes).map_err(failed),
         }
         let size = rustix::fs::seek(&self.file, SeekFrom::End(0));
         let size = size.map_err(|error| failed(error.into()))?;
@@ -82,10 +106,14 @@ impl Target {
     }
 
     pub fn write(&self, at: u64, data: &[u8]) -> Outcome {
-        self.file.write_all_at(data, at).map_err(|error| unusable(&self.path, &error))
+        let written = match &self.place {
+            Place::Stream(output) => output.write(at, data),
+            _ => self.file.write_all_at(data, at),
+        };
+        written.map_err(|error| unusable(&self.path, &error))
     }
 
-    /// Writes zeros. A fresh file has them already.
+    /// Writes zeros. A fresh file has them already, and a stream gets them with what follows.
     pub fn zeros(&self, at: u64, length: u64) -> Outcome {
         if !self.is_device() {
             return Ok(());
@@ -96,15 +124,18 @@ impl Target {
     /// Gives a whole file its name, for good.
     pub fn finish(mut self) -> Outcome {
         let failed = |error: io::Error| unusable(&self.path, &error);
+        if let Place::Stream(output) = &self.place {
+            return output.finish().map_err(failed);
+        }
         self.file.sync_all().map_err(failed)?;
-        let Some(part) = &self.part else { return Ok(()) };
+        let Place::Part(part) = &self.place else { return Ok(()) };
         match publish(&self.file, part, &self.path, self.force) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(exists(&self.path));
             }
             published => published.map_err(failed)?,
         }
-        self.part = None;
+        self.place = Place::Whole;
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = File::open(folder.unwrap_or(Path::new("."))).map_err(failed)?;
         folder.sync_all().map_err(failed)
@@ -113,7 +144,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        if let Some(part) = &self.part
+        if let Place::Part(part) = &self.place
             && is_of(part, &self.file).unwrap_or(false)
         {
             let _ = std::fs::remove_file(part);
@@ -233,7 +264,8 @@ mod tests {
         let path = folder.path().join("a.img");
         for force in [false, true] {
             let target = Target::open(&path, force).expect("a target");
-            let part = target.part.clone().expect("a file");
+            let Place::Part(part) = &target.place else { panic!("a file") };
+            let part = part.clone();
             std::fs::remove_file(&part).expect("there");
             std::fs::write(&part, b"of somebody else").expect("a file");
             target.finish().expect_err("it is not ours");
@@ -246,7 +278,7 @@ mod tests {
     fn zeros_are_written_where_something_may_be() {
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(&vec![7; 3 * ZEROS], 0).expect("written");
-        let target = Target { path: "disk".into(), file, part: None, force: true };
+        let target = Target { path: "disk".into(), file, place: Place::Device, force: true };
         target.zeros(100, 2 * ZEROS as u64).expect("written");
         target.fit(3 * ZEROS as u64).expect("it has room");
         assert!(target.fit(3 * ZEROS as u64 + 1).is_err(), "a disk does not grow");

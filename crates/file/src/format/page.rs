@@ -69,7 +69,10 @@ pub(crate) fn encode(rows: &[(u64, Row)]) -> (Vec<u8>, Vec<Pointer>) {
         count: count.into(),
         zeros: 0.into(),
     };
-    let mut content = header.as_bytes().to_vec();
+    // Exactly: the cache keeps the buffer as it is, with all of its room.
+    let bytes = rows.iter().map(|(_, row)| ROW_BYTES + row.bytes.len()).sum::<usize>();
+    let mut content = Vec::with_capacity(size_of::<Header>() + bytes);
+    content.extend_from_slice(header.as_bytes());
     let (mut end, mut children) = (0, Vec::new());
     for (key, row) in rows {
         end += row.bytes.len();
@@ -155,6 +158,7 @@ mod tests {
             let row = |(bytes, children): &(usize, usize)| Row { bytes: vec![7; *bytes], children: vec![pointer; *children] };
             let rows: Vec<_> = lengths.iter().map(|(key, lengths)| (*key, row(lengths))).collect();
             let (content, children) = encode(&rows);
+            prop_assert_eq!(content.capacity(), content.len());
             let view = View::of(&content).unwrap();
             prop_assert_eq!(view.count(), rows.len());
             for (index, (key, row)) in rows.iter().enumerate() {

@@ -234,7 +234,7 @@ impl<E: Exports> Talk<'_, E> {
         let (name, device) =
             self.attach(name).await?.map_err(|error| Failure::Refused(error.message))?;
         self.link.output.put(&device.size().to_be_bytes());
-        self.link.output.put(&self.flags().to_be_bytes());
+        self.link.output.put(&self.flags(&device).to_be_bytes());
         if !self.no_zeroes {
             self.link.output.put(&[0; 124]);
         }
@@ -257,7 +257,7 @@ impl<E: Exports> Talk<'_, E> {
                 return Ok(Next::Option);
             }
         };
-        let (size, flags) = (device.size().to_be_bytes(), self.flags().to_be_bytes());
+        let (size, flags) = (device.size().to_be_bytes(), self.flags(&device).to_be_bytes());
         self.link.reply(number, reply::INFO, &[&info::EXPORT.to_be_bytes(), &size, &flags]);
         if query.wants(info::NAME) {
             self.link.reply(number, reply::INFO, &[&info::NAME.to_be_bytes(), name.as_bytes()]);
@@ -363,8 +363,9 @@ impl<E: Exports> Talk<'_, E> {
         self.link.meanwhile(attaching).await
     }
 
-    fn flags(&self) -> u16 {
-        if self.structured { transmission::STRUCTURED } else { transmission::SIMPLE }
+    fn flags(&self, device: &E::Device) -> u16 {
+        let all = if self.structured { transmission::STRUCTURED } else { transmission::SIMPLE };
+        if device.is_read_only() { all | transmission::READ_ONLY } else { all }
     }
 
     fn serve(&mut self, name: String, device: E::Device) -> Next<E::Device> {

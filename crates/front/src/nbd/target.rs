@@ -55,6 +55,10 @@ pub trait Exports: Send + Sync + 'static {
 pub trait Target: Clone + Send + Sync + 'static {
     fn size(&self) -> u64;
     fn block_size(&self) -> u64;
+    /// Whether every change is refused.
+    fn is_read_only(&self) -> bool {
+        false
+    }
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error>;
     fn read(&self, offset: u64, out: &mut [u8]) -> impl Future<Output = Result<(), Error>> + Send;
     fn admits(&self, under_way: u64, bytes: u64) -> bool;
@@ -77,6 +81,9 @@ impl Target for rekindle_block::Device {
     }
     fn block_size(&self) -> u64 {
         self.block_size()
+    }
+    fn is_read_only(&self) -> bool {
+        self.is_read_only()
     }
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         self.read_now(offset, out)

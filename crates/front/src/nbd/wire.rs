@@ -83,9 +83,12 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags of an export: all features that the server has, for every export.
+/// Transmission flags of an export: all features that the server has, for every export that may be
+/// changed.
 pub mod transmission {
     const HAS_FLAGS: u16 = 1 << 0;
+    /// Every change is refused.
+    pub const READ_ONLY: u16 = 1 << 1;
     const SEND_FLUSH: u16 = 1 << 2;
     const SEND_FUA: u16 = 1 << 3;
     const SEND_TRIM: u16 = 1 << 5;
@@ -140,13 +143,14 @@ pub mod chunk {
 
 /// Error numbers that a client understands.
 pub mod errno {
+    pub const EPERM: u32 = 1;
     pub const EIO: u32 = 5;
     pub const EINVAL: u32 = 22;
     pub const ENOSPC: u32 = 28;
     pub const EOPNOTSUPP: u32 = 95;
     pub const ESHUTDOWN: u32 = 108;
     /// All numbers that the protocol knows.
-    pub const KNOWN: [u32; 8] = [1, EIO, 12, EINVAL, ENOSPC, 75, EOPNOTSUPP, ESHUTDOWN];
+    pub const KNOWN: [u32; 8] = [EPERM, EIO, 12, EINVAL, ENOSPC, 75, EOPNOTSUPP, ESHUTDOWN];
 }
 
 /// The one metadata context.

@@ -200,6 +200,10 @@ impl Target for Movable {
         self.device.block_size()
     }
 
+    fn is_read_only(&self) -> bool {
+        self.device.is_read_only()
+    }
+
     fn read_now(&self, offset: u64, out: &mut [u8]) -> Result<bool, Error> {
         match self.place() {
             Place::Here(owner) => match owner.device.read_now(offset, out) {

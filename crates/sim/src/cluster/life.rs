@@ -132,7 +132,7 @@ impl Run {
         volume: &Volume,
     ) -> Result<Option<Export>, String> {
         let attached = served.attach_anywhere(&volume.name).await;
-        if let Ok(Export::There(_)) = attached {
+        if let Ok(Export::There { .. }) = attached {
             heard::note("cluster: a client is forwarded");
         }
         self.attached(volume, attached)

@@ -3,12 +3,14 @@
 //!
 //! - [`home`]: the trait that a kind of such volumes implements.
 //! - [`overlay`]: the newest unfinished change of each byte; [`reading`]: reads through it.
+//! - [`frozen`]: reads of a snapshot.
 //! - [`coalesce`]: the last write of each range of a batch; [`counting`]: how much content a batch
 //!   writes over.
 //! - [`quarantine`]: the lost stretches, which reads refuse and writes heal.
 
 pub(crate) mod coalesce;
 pub(crate) mod counting;
+mod frozen;
 pub(crate) mod home;
 pub(crate) mod overlay;
 pub(crate) mod quarantine;

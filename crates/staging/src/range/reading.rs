@@ -12,13 +12,13 @@ use rekindle_content::Hold;
 use rekindle_content::tree::Root;
 
 /// The parts of a range at one moment. The sources hold their bytes, so the picture stays true.
-struct Picture {
+pub(super) struct Picture {
     /// From, to, and the source of the bytes if the overlay has them. Ascending, without a break.
-    parts: Vec<(u64, u64, Option<Source>)>,
+    pub(super) parts: Vec<(u64, u64, Option<Source>)>,
     /// The home's root, with the parts that have no source.
-    root: Root,
+    pub(super) root: Root,
     /// The lost stretches of the range under that root.
-    lost: Vec<Lost>,
+    pub(super) lost: Vec<Lost>,
 }
 
 impl Changes {
@@ -102,10 +102,20 @@ impl Staged {
 
     /// Reads from memory, flash and the datastore.
     pub async fn read(&self, position: u64, out: &mut [u8]) -> Result<(), Error> {
-        let home = self.range_home()?;
         let end = end_of(position, out.len())?;
         self.listed().await?;
-        let (_hold, picture) = self.kept_picture(|| self.readable(position, end)).await?;
+        self.read_as(position, out, || self.readable(position, end)).await
+    }
+
+    /// Reads what the picture shows that `take` makes.
+    pub(super) async fn read_as(
+        &self,
+        position: u64,
+        out: &mut [u8],
+        take: impl Fn() -> Result<Option<Picture>, Error>,
+    ) -> Result<(), Error> {
+        let home = self.range_home()?;
+        let (_hold, picture) = self.kept_picture(take).await?;
         let keep = self.mode != Mode::Store { keep: false };
         for (start, stop, source) in picture.parts {
             let out = part(out, position, start, stop);
@@ -126,10 +136,17 @@ impl Staged {
     /// Data and holes of a range from its beginning on, adjacent equals merged. They end before the
     /// range does when these are many: the caller asks again for the rest.
     pub async fn extents(&self, position: u64, span: u64) -> Result<Vec<Extent>, Error> {
-        let home = self.range_home()?;
         let end = position.checked_add(span).ok_or_else(beyond)?;
         self.listed().await?;
-        let take = || self.picture(position, end, limits::EXTENTS_MAX);
+        self.extents_as(|| self.picture(position, end, limits::EXTENTS_MAX)).await
+    }
+
+    /// Data and holes of the picture that `take` makes, from its beginning on.
+    pub(super) async fn extents_as(
+        &self,
+        take: impl Fn() -> Result<Option<Picture>, Error>,
+    ) -> Result<Vec<Extent>, Error> {
+        let home = self.range_home()?;
         let (_hold, picture) = self.kept_picture(take).await?;
         let mut found = Vec::new();
         for (mut start, stop, source) in picture.parts {
@@ -197,7 +214,7 @@ impl Staged {
 
     /// Returns an error that names the lost stretches in `gaps`, the stretches that the overlay
     /// does not have.
-    fn refuse_lost(
+    pub(super) fn refuse_lost(
         &self,
         lost: &[Lost],
         gaps: impl Iterator<Item = (u64, u64)>,
@@ -249,11 +266,11 @@ fn part(out: &mut [u8], position: u64, start: u64, stop: u64) -> &mut [u8] {
     &mut out[offset(start)..offset(stop)]
 }
 
-fn end_of(position: u64, length: usize) -> Result<u64, Error> {
+pub(super) fn end_of(position: u64, length: usize) -> Result<u64, Error> {
     position.checked_add(length as u64).ok_or_else(beyond)
 }
 
-fn beyond() -> Error {
+pub(super) fn beyond() -> Error {
     Error::Invalid("a range ends beyond 2^64".to_owned())
 }
 

@@ -86,12 +86,15 @@ fn check_name(name: &str) -> Result<(), Error> {
 /// Finds a snapshot in a vault.
 fn find<'a>(vault: &'a Vault, snapshot: &str) -> Result<&'a Snapshot, Error> {
     let found = vault.snapshots.iter().find(|one| one.name == snapshot);
-    found.ok_or_else(|| {
-        let name = &vault.name;
-        Error::Invalid(format!(
-            "volume '{name}' has no snapshot '{snapshot}': `rekindle snapshot ls {name}` lists those it has"
-        ))
-    })
+    found.ok_or_else(|| no_snapshot(&vault.name, snapshot))
+}
+
+/// The error that a volume has no snapshot of this name.
+#[must_use]
+pub fn no_snapshot(volume: &str, snapshot: &str) -> Error {
+    Error::Invalid(format!(
+        "volume '{volume}' has no snapshot '{snapshot}': `rekindle snapshot ls {volume}` lists those it has"
+    ))
 }
 
 /// Makes a volume that begins with the content of a snapshot, and has the settings of its volume.

@@ -14,6 +14,9 @@ use rekindle_staging::Written;
 use rekindle_volume::Error;
 use std::future::Future;
 
+/// What a client is told that changes a snapshot.
+const READ_ONLY: &str = "a snapshot cannot be changed";
+
 impl<D: Target> Session<D> {
     /// Executes a request. Returns `false` for a write whose quantum must come first: it is
     /// executed again then.
@@ -116,6 +119,8 @@ impl<D: Target> Session<D> {
         let (cookie, length) = (request.cookie, request.length as usize);
         if !request.has_only(flag::FUA) {
             self.refuse_flags(request);
+        } else if self.device.is_read_only() {
+            self.refuse(cookie, errno::EPERM, READ_ONLY);
         } else if !self.is_inside(request) {
             // The volume may have shrunk since the first piece.
             self.writing.give_up();
@@ -141,6 +146,9 @@ impl<D: Target> Session<D> {
         let permitted = flag::FUA | if trim { 0 } else { flag::NO_HOLE | flag::FAST_ZERO };
         if !request.has_only(permitted) {
             return self.refuse_flags(request);
+        }
+        if self.device.is_read_only() {
+            return self.refuse(cookie, errno::EPERM, READ_ONLY);
         }
         if !self.is_inside(request) {
             let number = if trim { errno::EINVAL } else { errno::ENOSPC };
