@@ -32,8 +32,8 @@ pub enum Gathered {
 
 impl Device {
     /// Attaches a volume, or a snapshot of one, which cannot be changed: `VOLUME@SNAPSHOT`. A
-    /// volume of that whole name goes before. A volume of another kind is refused ([`Error::OtherKind`]),
-    /// and stays as it is.
+    /// volume of that whole name goes before. A volume of another kind is refused
+    /// ([`Error::OtherKind`]), and stays as it is.
     ///
     /// What the datastore does not have of a snapshot yet is brought there first.
     pub async fn attach(volumes: &Volumes, name: &str) -> Result<Self, Error> {
