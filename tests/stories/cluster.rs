@@ -230,10 +230,12 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     let mut promises = Promises::new(2048);
     hosts.hosts[0].create("copied", "8M", &["--copies", "1"])?;
     hosts.hosts[0].create("alone", "8M", &[])?;
+    hosts.hosts[0].create("given-up", "8M", &[])?;
     hosts.hosts[0].create("stored", "8M", &["--policy", "through"])?;
     hosts.hosts[1].create("own", "8M", &[])?;
     fill(&hosts.hosts[0], "stored", 1, 0..64)?;
     fill(&hosts.hosts[0], "alone", 2, 0..64)?;
+    fill(&hosts.hosts[0], "given-up", 4, 0..64)?;
     fill(&hosts.hosts[1], "own", 3, 0..64)?;
     // The host that writes first has the volume.
     write_for(&mut promises, &hosts.hosts[0], "copied", Duration::from_millis(100))?;
@@ -274,15 +276,25 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     check(holder, "stored", 1, 0..64)?;
     check(holder, "own", 3, 0..64)?;
     // What asked for no copies may have been on the lost host alone: it is not served as if whole.
-    refusal(NbdClient::connect(&holder.socket(), "alone"), "lost machine")?;
-    let is_told = || -> Result<bool> {
+    let names = ["alone", "given-up"];
+    let is_told = |name: &str| -> Result<bool> {
         let health = holder.cli(&["status"])?["health"].to_string();
-        Ok(health.contains("'alone' keeps its changes in the log"))
+        Ok(health.contains(&format!("'{name}' keeps its changes in the log")))
     };
-    wait_until("the health to name the volume", || is_told().unwrap_or(false))?;
-    // A user gives it up, and the log need not keep it.
-    holder.remove_now("alone")?;
-    wait_until("the health to be done with it", || is_told().is_ok_and(|told| !told))?;
+    for name in names {
+        refusal(NbdClient::connect(&holder.socket(), name), "lost machine")?;
+        wait_until("the health to name the volume", || is_told(name).unwrap_or(false))?;
+    }
+    // A user goes on with what the copies have of one, and gives the other up: the log need not
+    // keep them.
+    refusal(holder.cli(&["salvage", "run", "alone"]), "with --accept-losses: ")?;
+    refusal(NbdClient::connect(&holder.socket(), "alone"), "lost machine")?;
+    holder.cli(&["salvage", "run", "alone", "--accept-losses"])?;
+    check(holder, "alone", 2, 0..64)?;
+    holder.remove_now("given-up")?;
+    for name in names {
+        wait_until("the health to be done with it", || is_told(name).is_ok_and(|told| !told))?;
+    }
     // The volume goes on. Nothing keeps a copy now, so the store acknowledges.
     write_for(&mut promises, holder, "copied", Duration::from_secs(1))?;
     let shown = holder.cli(&["volume", "show", "copied"])?;
@@ -314,6 +326,7 @@ fn a_host_that_is_lost_for_good_goes_on_in_its_holder_within_two_seconds_or_so()
     hosts.hosts[1].wait_for_worker_after(worker)?;
     hosts.wait_for_guest(1, &node)?;
     check_at(&mut promises, &hosts.hosts[1], "copied")?;
+    check(&hosts.hosts[1], "alone", 2, 0..64)?;
     let kept = hosts.hosts[1].cli(&["cluster", "recoveries"])?;
     ensure!(kept[0]["at"] == reports[0]["at"], "{kept}");
     hosts.lose(1)?;
@@ -471,6 +484,7 @@ fn holders_that_cannot_be_reached_are_told() -> Result<()> {
     let mut hosts = Hosts::new("cl-away", 2)?;
     hosts.hosts[0].create("copied", "8M", &["--copies", "1"])?;
     hosts.hosts[0].create("stalls", "8M", &["--copies", "1", "--on-missing-copy", "stall"])?;
+    hosts.hosts[0].create("freed", "8M", &["--copies", "1", "--on-missing-copy", "stall"])?;
     hosts.hosts[0].create("alone", "8M", &[])?;
     fill(&hosts.hosts[0], "copied", 1, 0..64)?;
     hosts.hosts[1].stop()?;
@@ -489,6 +503,22 @@ fn holders_that_cannot_be_reached_are_told() -> Result<()> {
             Ok(client.flush()?)
         });
         std::thread::sleep(Duration::from_secs(2));
+        ensure!(!waiting.is_finished(), "it was acknowledged without a copy");
+        // What the store has needs no copy: it has nothing of these that is missing.
+        hosts.hosts[0].cli(&["volume", "drain", "freed"])?;
+        hosts.hosts[0].cli(&["snapshot", "take", "freed", "now"])?;
+        // Another one is let go on, with the write that waits.
+        let mut client = NbdClient::connect(&hosts.hosts[0].socket(), "freed")?;
+        let freed = scope.spawn(move || -> Result<()> {
+            client.write(0, &[8; 4096])?;
+            client.flush()?;
+            ensure!(client.read(0, 4096)? == [8; 4096], "other bytes");
+            Ok(client.write(4096, &[9; 4096])?)
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        ensure!(!freed.is_finished(), "it was acknowledged without a copy");
+        hosts.hosts[0].cli(&["volume", "set", "freed", "--on-missing-copy", "step-down"])?;
+        freed.join().expect("it does not panic")?;
         ensure!(!waiting.is_finished(), "it was acknowledged without a copy");
         hosts.hosts[1].up()?;
         waiting.join().expect("it does not panic")

@@ -20,6 +20,7 @@ use arguments::{Cli, Command};
 use rekindle_env::real::standard_error;
 use rekindle_supervise::{resume_after_exec, worker};
 use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::output;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -46,6 +47,7 @@ fn exit(ended: Outcome<u8>, json: bool) -> ExitCode {
         failure.print(json);
         failure.exit
     });
+    let code = if output::is_cut_off() { code.max(1) } else { code };
     standard_error::flush(LAST_WORDS);
     ExitCode::from(code)
 }

@@ -48,7 +48,12 @@ impl Home {
         let (mut rows, mut files) = (Changes::new(), Vec::new());
         let mut inodes: Vec<_> = overlay.inodes.into_iter().collect();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
-        for (ino, dirty) in inodes {
+        let mut read_ahead = 0;
+        for at in 0..inodes.len() {
+            if at == read_ahead {
+                read_ahead += read_next(&mut inodes[at..]).await;
+            }
+            let (ino, dirty) = std::mem::take(&mut inodes[at]);
             if ino == ORPHANS {
                 own.orphans = self.write_names(batch, &own.orphans, &dirty).await?;
                 continue;
@@ -263,11 +268,29 @@ impl Home {
             folds.push(Fold { position: range.start, span, source });
         }
         if !folds.is_empty() {
-            rekindle_staging::read_ahead(&mut folds).await;
             root = self.extents.fold(batch, &root, &folds).await?;
         }
         Ok(Body::Tree(root))
     }
+}
+
+/// Prepares the bytes of the next inodes, which are read one after the other: those of many small
+/// files lie together in the log. Returns the count of the inodes.
+async fn read_next(inodes: &mut [(Ino, Dirty)]) -> usize {
+    let (mut sources, mut bytes, mut count) = (Vec::new(), 0, 0);
+    for (_, dirty) in inodes {
+        if bytes >= limits::READ_AHEAD_BYTES {
+            break;
+        }
+        count += 1;
+        // Of a file that is gone nothing is read.
+        if !matches!(dirty.inode, Some((_, None))) {
+            let more = dirty.ranges.sources().filter(|(source, _)| !matches!(source, Source::Zero));
+            sources.extend(more.inspect(|(_, more)| bytes += more));
+        }
+    }
+    rekindle_staging::read_ahead(sources).await;
+    count
 }
 
 /// Returns the content of a file that has few bytes after changes; `None`: it has too many, or some

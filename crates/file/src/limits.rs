@@ -14,6 +14,8 @@ pub const ROW_BYTES_MAX: usize = 1 << 10;
 pub const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Most bytes that one call reads.
 pub const READ_BYTES_MAX: usize = 8 << 20;
+/// Bytes of files that a commit has read ahead together.
+pub const READ_AHEAD_BYTES: u64 = 8 << 20;
 /// Bytes in which a search for data or a hole looks at first.
 pub const SEEK_BYTES: u64 = 64 << 20;
 /// Files whose reader's windows are remembered.

@@ -59,6 +59,16 @@ pub(crate) struct Part<B = Backing> {
     pub(crate) backing: B,
 }
 
+impl Ranges {
+    /// The sources of records, with how many of their bytes count; ascending.
+    pub(crate) fn sources(&mut self) -> impl Iterator<Item = (&mut Source, u64)> {
+        self.0.iter_mut().filter_map(|(start, piece)| match &mut piece.backing {
+            Backing::Record(source) => Some((source, piece.end - start)),
+            Backing::File { .. } => None,
+        })
+    }
+}
+
 impl<B: Behind> Ranges<B> {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()

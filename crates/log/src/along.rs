@@ -145,11 +145,11 @@ impl Run {
 }
 
 impl Runs {
-    /// Takes a buffer in which the run, and nearly any other, has room.
-    fn buffer(&self, run: &Run) -> Aligned {
-        let spare = self.spare.lock().pop().filter(|spare| spare.len() >= run.bytes.len());
-        let usual = RUN_BYTES_MAX as usize + 2 * DIRECT_BYTES;
-        spare.unwrap_or_else(|| Aligned::zeroed(usual.max(run.bytes.len())))
+    /// Takes a buffer in which every run has room.
+    fn buffer(&self) -> Aligned {
+        let longest = || self.runs.iter().map(|run| run.bytes.len()).max().unwrap_or(0);
+        let spare = self.spare.lock().pop();
+        spare.unwrap_or_else(|| Aligned::zeroed(longest()))
     }
 
     /// Counts bytes that were read; lets the run go with the last ones.
@@ -178,7 +178,7 @@ impl Runs {
         }
         let mut content = run.content.lock().await;
         if matches!(*content, RunBytes::Unread) {
-            *content = run.load(self.buffer(run)).await;
+            *content = run.load(self.buffer()).await;
         }
         let RunBytes::Here(bytes, verified) = &mut *content else { return false };
         let entry = bytes.get((place.offset - run.bytes.start) as usize..).unwrap_or_default();
@@ -204,7 +204,7 @@ impl Runs {
             let run = &runs.runs[index];
             let mut content = run.content.lock().await;
             if matches!(*content, RunBytes::Unread) {
-                *content = run.load(runs.buffer(run)).await;
+                *content = run.load(runs.buffer()).await;
             }
         });
     }

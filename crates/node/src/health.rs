@@ -149,7 +149,8 @@ impl Troubles {
         if let Some((volumes, required)) = facts.copies_missing {
             let message = format!(
                 "{volumes} volume(s) ask for more copies on other nodes than the {required} that there are: their writes wait for the \
-                 store, or for copies; see `rekindle cluster ls`"
+                 store, or for copies (`--on-missing-copy stall`; `rekindle volume set NAME --on-missing-copy step-down` lets them go on); \
+                 see `rekindle cluster ls`"
             );
             self.say("copy-missing", false, None, message);
         }

@@ -518,12 +518,20 @@ fn may_be_accused(subjects: &[Subject], was_hurt: bool) -> bool {
 
 /// Goes on without what the log has lost, as a user would.
 async fn accept_losses(served: &Served, what: What) -> Result<(), String> {
-    let request = StartSalvage { accept_losses: true };
+    /// How often a user asks for the same, while the store leaves it open.
+    const ASKED_MAX: usize = 20;
     let told = |why: String| format!("losses are not accepted: {why}");
-    let job = served.service.start_salvage(what.name(), request).await;
-    let job = job.map_err(|error| told(error.message))?;
-    let ended = served.end_of(job).await;
-    ended.map(drop).map_err(|problem| told(problem.message))
+    for _ in 0..ASKED_MAX {
+        let job =
+            served.service.start_salvage(what.name(), StartSalvage { accept_losses: true }).await;
+        let job = job.map_err(|error| told(error.message))?;
+        match served.end_of(job).await {
+            // The store did not say what became of a write: a user asks once more.
+            Err(problem) if problem.retryable => {}
+            ended => return ended.map(drop).map_err(|problem| told(problem.message)),
+        }
+    }
+    Err(told(format!("{ASKED_MAX} times, since the store did not answer")))
 }
 
 /// Runs all actors of a life.

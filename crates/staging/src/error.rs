@@ -27,7 +27,7 @@ pub enum Error {
     Deposed(String),
     /// The volume asked for no copies on other nodes, and this node has nothing but copies.
     #[error(
-        "volume {0} asked for no copies on other nodes: what it wrote last may be on the lost machine alone, and the volume waits for it"
+        "volume {0} asked for no copies on other nodes: what it wrote last may be on the lost machine alone"
     )]
     NotCopied(String),
     /// Another node may be taking this one over: what is read may be older than what that one has

@@ -72,7 +72,7 @@ use serde::{Deserialize, Serialize};
 use shape::Shown;
 use state::VolumeState;
 use state::destaging::Wakeup;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -159,6 +159,8 @@ pub(crate) struct Inner {
     /// The volumes in service; in order, so that a seed of the simulation is one run.
     volumes: Mutex<BTreeMap<VolumeId, Arc<Staged>>>,
     parked: Mutex<BTreeMap<VolumeId, Parked>>,
+    /// Volumes with which the user goes on from copies of the log, though these may lack something.
+    bound_no_more: Mutex<BTreeSet<VolumeId>>,
     /// Rung when a volume has gone out of service with changes that only the log has.
     parking: Arc<Notify>,
     destager: Destager,
@@ -230,6 +232,7 @@ impl Staging {
             latency: AtomicU64::new(0),
             volumes: Mutex::default(),
             parked: Mutex::default(),
+            bound_no_more: Mutex::default(),
             parking: Arc::default(),
             destager: Destager::new(),
             fence: Fence::new(writer_life),
@@ -435,6 +438,7 @@ impl Inner {
         match is_copied
             && is_bound_to_its_machine(vault)
             && vault.incarnation <= self.config.copied_from
+            && !self.bound_no_more.lock().contains(&vault.id)
         {
             true => Err(Error::NotCopied(vault.name.clone())),
             false => Ok(()),

@@ -9,6 +9,7 @@ pub(crate) mod append;
 pub(crate) mod repair;
 
 use crate::queue::{Change, Payload};
+use crate::range::home::read_ahead;
 use crate::{Error, Source, limits};
 use bytes::Bytes;
 use rekindle_base::Serial;
@@ -106,8 +107,11 @@ impl Coming {
         records: impl Iterator<Item = &Change>,
     ) -> Result<Self, Error> {
         let mut coming = Self::new(home);
-        for (change, serial) in records.zip((first.0..).map(Serial)) {
-            let bytes = head_of(&*coming.home, change).await;
+        let records: Vec<_> = records.collect();
+        let heads = heads_of(&*coming.home, records.iter().copied()).await;
+        for ((change, head), serial) in records.into_iter().zip(heads).zip((first.0..).map(Serial))
+        {
+            let bytes = read_head(&head).await;
             coming.bytes.push_back(bytes.map_err(|error| damaged(volume, serial, change, error))?);
         }
         Ok(coming)
@@ -166,9 +170,9 @@ pub(crate) async fn replay(
     let mut group = Vec::new();
     while changes.peek().is_some() {
         let slice: Vec<_> = changes.by_ref().take(limits::SLICE_CHANGES).collect();
-        read_ahead(slice.iter().map(|(change, _)| *change)).await;
-        for (change, serial) in slice {
-            let bytes = head_of(home, change).await;
+        let heads = heads_of(home, slice.iter().map(|(change, _)| *change)).await;
+        for ((change, serial), head) in slice.into_iter().zip(heads) {
+            let bytes = read_head(&head).await;
             let bytes = bytes.map_err(|error| damaged(volume, serial, change, error))?;
             group.push(record(change, serial, bytes));
             if !change.joined {
@@ -187,34 +191,39 @@ pub(crate) async fn read(
     first: Serial,
     changes: &[Change],
 ) -> Result<Vec<Record>, Error> {
-    read_ahead(changes.iter()).await;
+    let heads = heads_of(home, changes.iter()).await;
     let mut records = Vec::with_capacity(changes.len());
-    for (change, serial) in changes.iter().zip((first.0..).map(Serial)) {
-        records.push(record(change, serial, head_of(home, change).await?));
+    for ((change, head), serial) in changes.iter().zip(heads).zip((first.0..).map(Serial)) {
+        records.push(record(change, serial, read_head(&head).await?));
     }
     Ok(records)
 }
 
-async fn read_ahead(changes: impl Iterator<Item = &Change>) {
-    let place = |change: &Change| match &change.payload {
-        Payload::Log(place) => Some(place.clone()),
-        Payload::Zero | Payload::Memory(_) => None,
+/// The heads of records, which are read in this order.
+async fn heads_of(
+    home: &dyn RecordHome,
+    changes: impl Iterator<Item = &Change>,
+) -> Vec<(Source, usize)> {
+    let head = |change: &Change| {
+        let length = match &change.payload {
+            Payload::Zero => 0,
+            Payload::Memory(kept) => kept.bytes.len(),
+            Payload::Log(place) => place.length() as usize,
+        };
+        (change.source(0), home.head_bytes(change.position).min(length))
     };
-    let places: Vec<_> = changes.filter_map(place).collect();
-    rekindle_log::read_ahead(places.iter()).await;
+    let mut heads: Vec<_> = changes.map(head).collect();
+    read_ahead(heads.iter_mut().map(|(head, bytes)| (head, *bytes as u64)).collect()).await;
+    heads
 }
 
-async fn head_of(home: &dyn RecordHome, change: &Change) -> Result<Bytes, Error> {
-    match &change.payload {
-        Payload::Zero => Ok(Bytes::new()),
-        Payload::Memory(kept) => Ok(head(home, change, &kept.bytes)),
-        Payload::Log(place) => {
-            let length = home.head_bytes(change.position).min(place.length() as usize);
-            let mut bytes = vec![0; length];
-            place.read(0, &mut bytes).await?;
-            Ok(bytes.into())
-        }
+async fn read_head((head, length): &(Source, usize)) -> Result<Bytes, Error> {
+    if let Source::Memory(bytes) = head {
+        return Ok(bytes.slice(..*length));
     }
+    let mut bytes = vec![0; *length];
+    head.read(0, &mut bytes).await?;
+    Ok(bytes.into())
 }
 
 fn head(home: &dyn RecordHome, change: &Change, bytes: &Bytes) -> Bytes {

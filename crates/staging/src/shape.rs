@@ -190,9 +190,9 @@ impl<'a> Portion<'a> {
         match home {
             Home::Range(home) => {
                 let mut folds = coalesce(changes);
-                home::read_along(&mut folds);
                 // The fold reads by position in the volume, which is any order in the log.
-                rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
+                let sources = folds.iter_mut().map(|fold| (&mut fold.source, fold.span));
+                home::read_ahead(sources.collect()).await;
                 Ok(Portion::Range(&**home, folds))
             }
             Home::Record(home) => {

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prints a value as JSON, on lines of its own.
 pub fn json(value: &impl Serialize) {
@@ -16,9 +17,26 @@ pub fn json(value: &impl Serialize) {
     line(&text);
 }
 
-/// Prints a line. A reader that went away (`| head`) is no failure.
+/// Whether standard output has refused a line.
+static IS_CUT_OFF: AtomicBool = AtomicBool::new(false);
+
+/// Prints a line. A reader that went away (`| head`) is no failure; any other error is told once,
+/// and by [`is_cut_off`].
 pub fn line(text: &str) {
-    let _ = writeln!(io::stdout().lock(), "{}", escaped(text, &['\n', '\t']));
+    let mut output = io::stdout().lock();
+    let written =
+        writeln!(output, "{}", escaped(text, &['\n', '\t'])).and_then(|()| output.flush());
+    if let Err(error) = written
+        && error.kind() != io::ErrorKind::BrokenPipe
+        && !IS_CUT_OFF.swap(true, Ordering::Relaxed)
+    {
+        tell(&format!("rekindle: the answer cannot be written: {error}"));
+    }
+}
+
+/// Whether an answer could not be written as a whole, as on a full disk.
+pub fn is_cut_off() -> bool {
+    IS_CUT_OFF.load(Ordering::Relaxed)
 }
 
 /// Prints a line for the user on standard error.

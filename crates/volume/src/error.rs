@@ -142,6 +142,11 @@ impl Error {
         matches!(self, Error::Staging(error) if error.kind() == Kind::Damaged)
     }
 
+    /// Whether only the user can say that the volume goes on without what a lost machine may have.
+    pub(crate) fn is_of_a_lost_machine(&self) -> bool {
+        matches!(self, Error::Staging(rekindle_staging::Error::NotCopied(_)))
+    }
+
     /// Whether a retry alone cannot help.
     pub(crate) fn is_lasting(&self) -> bool {
         matches!(self.kind(), Kind::Damaged | Kind::Unsupported | Kind::Invalid)

@@ -16,6 +16,9 @@ Volumes and file systems alike. A mounted file system shows its snapshots in
 the folder .snapshots of its root.")]
 pub enum Snapshot {
     /// Keep what a volume has now under a name, while its clients go on
+    #[command(after_help = "Example:\n  rekindle snapshot take vm1 monday\n\n\
+        It has all that was acknowledged before. Sync the file system first for more:\n\
+        `fsfreeze`, or `sync` in the guest.")]
     Take(Snapshotted),
     /// List the snapshots of a volume, the oldest first
     #[command(
@@ -24,19 +27,13 @@ pub enum Snapshot {
     )]
     Ls(Named),
     /// Remove a snapshot: the sweep gives back what only it keeps
-    #[command(visible_alias = "remove")]
+    #[command(visible_alias = "remove", after_help = "Example:\n  rekindle snapshot rm vm1 monday")]
     Rm(Snapshotted),
     /// Make a new volume that begins with a snapshot; nothing is copied
     Clone(CloneVolume),
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Example:
-  rekindle snapshot take vm1 monday
-
-It has all that was acknowledged before. Sync the file system first for more:
-`fsfreeze`, or `sync` in the guest.")]
 pub struct Snapshotted {
     /// The volume
     #[arg(value_parser = parse::volume_name)]

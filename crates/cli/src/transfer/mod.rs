@@ -133,6 +133,16 @@ impl Drop for Watch<'_> {
     }
 }
 
+/// Refuses a file system: it is no disk. `instead` is the command for it.
+fn check_kind(volume: &Volume, instead: &str) -> Outcome {
+    if volume.kind != "file" {
+        return Ok(());
+    }
+    Err(Failure::new(format!("volume '{}' is a file system, and no disk", volume.name))
+        .next(format!("`rekindle fs {instead}` copies folders"))
+        .kind(Kind::Unsupported))
+}
+
 /// `volume import`.
 pub fn import(common: &Common, import: &Import) -> Outcome {
     if stream::is_standard(&import.file) {
@@ -291,6 +301,7 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
         Err(failure) if failure.kind == Kind::NotFound.to_string() => None,
         Err(failure) => return Err(failure),
     };
+    found.iter().try_for_each(|volume| check_kind(volume, "import"))?;
     let needed = image_bytes.next_multiple_of(SECTOR_BYTES);
     let size = found.as_ref().map_or(import.size.unwrap_or(needed), |volume| volume.size);
     if size < needed {
@@ -375,6 +386,7 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
             .next("export it raw, then `qemu-img convert -f raw -O qcow2`"));
     }
     let volume: Volume = client.get(&volume_path(&export.name, ""))?;
+    check_kind(&volume, "export")?;
     let place = endpoints::nbd(client.dir())?;
     let source = match &export.snapshot {
         Some(snapshot) => format!("{}@{snapshot}", export.name),

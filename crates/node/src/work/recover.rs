@@ -119,15 +119,19 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
         }
         Err(error) => {
             tracing::warn!(volume = vault.name, %error, "a volume with unfinished changes cannot be attached");
+            let name = &vault.name;
             let first = match error {
-                Error::Staging(StagingError::NotCopied(_)) => "Start that machine again",
-                _ => "Mend that (`rekindle verify` names what is damaged)",
+                Error::Staging(StagingError::NotCopied(_)) => {
+                    format!(
+                        "Go on with what the copies have: `rekindle salvage run {name} --accept-losses`"
+                    )
+                }
+                _ => "Mend that (`rekindle verify` names what is damaged)".to_owned(),
             };
             // Any other error passes, or says that another node has the volume.
             if matches!(error.kind(), Kind::Damaged | Kind::Refused) {
                 let reason = format!(
-                    "{error}. {first}, or give the volume up: `rekindle volume rm {} --now`",
-                    vault.name
+                    "{error}. {first}, or give the volume up: `rekindle volume rm {name} --now`"
                 );
                 node.pinned.note(volume, &format!("volume '{}'", vault.name), reason);
             }

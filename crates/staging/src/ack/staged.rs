@@ -332,10 +332,15 @@ impl Staged {
     /// Makes staged changes up to `ticket` durable and visible. The calling task may become the
     /// flush leader, and write to flash.
     pub async fn sync(&self, ticket: Ticket) -> Result<(), Error> {
+        self.sync_as(ticket, self.on_missing_copy).await
+    }
+
+    /// The same, with what is done while there are fewer copies than the volume asks for.
+    pub(crate) async fn sync_as(&self, ticket: Ticket, missing: MissingCopy) -> Result<(), Error> {
         let media = self.mode.barrier();
         let reached = match self.inner.log.progress().covers(media, ticket.0) {
             true => Ok(()),
-            false => self.reach(media, ticket.0).await,
+            false => self.reach(media, ticket.0, missing).await,
         };
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
@@ -357,16 +362,22 @@ impl Staged {
 
     /// Waits until the media have everything before `end`. While there are fewer copies than the
     /// volume asks for, the datastore may have it instead: that outlives this host, too.
-    async fn reach(&self, media: Media, end: Position) -> Result<(), Error> {
+    async fn reach(&self, media: Media, end: Position, missing: MissingCopy) -> Result<(), Error> {
         let log = &self.inner.log;
-        if media.copies == 0 || self.on_missing_copy == MissingCopy::Stall {
-            return log.reach(media, end).await.map_err(|error| self.log_failed(error));
+        let reached = log.reach(media, end);
+        if media.copies == 0 {
+            return reached.await.map_err(|error| self.log_failed(error));
+        }
+        if missing == MissingCopy::Stall {
+            // The end of the service is no failure: a hand-over brings all into the datastore.
+            let reached = self.while_in_service(reached).await;
+            return reached.unwrap_or(Ok(())).map_err(|error| self.log_failed(error));
         }
         let stored = async {
             log.until_fewer(media.copies).await?;
             self.reach_store().await
         };
-        match select(pin!(log.reach(media, end)), pin!(stored)).await {
+        match select(pin!(reached), pin!(stored)).await {
             Either::Left((reached, _)) => reached.map_err(|error| self.log_failed(error)),
             Either::Right((stored, _)) => stored,
         }
@@ -408,7 +419,8 @@ impl Staged {
             gate.in_service()?;
             gate.changes.end
         };
-        if let Err(error) = self.sync(Ticket(end)).await {
+        // What the datastore has needs no copies.
+        if let Err(error) = self.sync_as(Ticket(end), MissingCopy::StepDown).await {
             // When flash fails, the datastore can still get the visible changes.
             tracing::warn!(volume = %self.name, %error, "draining without the log's commit");
         }

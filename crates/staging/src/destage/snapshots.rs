@@ -9,7 +9,7 @@ use crate::ack::staged::Staged;
 use crate::destage::batch::{vault_now, wait};
 use crate::destage::commit::{Attempt, Verdict, judge};
 use crate::recover::lives;
-use crate::{Error, Snapshot, SnapshotContent, Ticket, Vault, limits};
+use crate::{Error, MissingCopy, Snapshot, SnapshotContent, Ticket, Vault, limits};
 use rekindle_base::{Kind, Serial};
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,8 @@ impl Staged {
             (Serial(gate.checkpoint().0 + logged as u64), gate.changes.end)
         };
         match self.mode {
-            Mode::Log { .. } => self.sync(Ticket(end)).await?,
+            // The datastore keeps it as copies do.
+            Mode::Log { .. } => self.sync_as(Ticket(end), MissingCopy::StepDown).await?,
             Mode::Store { .. } => self.flush().await?,
         }
         Ok(at)

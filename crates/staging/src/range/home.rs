@@ -54,24 +54,22 @@ pub trait RangeHome: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<Vec<Extent>, Error>>;
 }
 
-/// Joins the places of pieces that are read in this order to runs, as far as they suit.
-pub(crate) fn read_along(folds: &mut [Fold]) {
+/// Prepares sources of which so many bytes are read, each after the one before: joins those that
+/// lie together in the log to runs, and hints at the others.
+pub async fn read_ahead(mut sources: Vec<(&mut Source, u64)>) {
+    let place = |(source, bytes)| Some((Source::place(source)?, bytes));
     let wanted: Vec<_> =
-        folds.iter().filter_map(|fold| Some((fold.source.place()?, fold.span))).collect();
+        sources.iter().map(|(source, bytes)| (&**source, *bytes)).filter_map(place).collect();
     let mut joined = rekindle_log::along(&wanted).into_iter();
-    for fold in folds {
-        if let Source::Log(_, first) = fold.source
+    for (source, _) in &mut sources {
+        if let Source::Log(_, first) = source
             && let Some(along) = joined.next().flatten()
         {
-            fold.source = Source::Along(along, first);
+            **source = Source::Along(along, *first);
         }
     }
-}
-
-/// Prepares pieces for a [`RangeHome::fold`] by a home of records that has files of its own.
-pub async fn read_ahead(folds: &mut [Fold]) {
-    read_along(folds);
-    rekindle_log::read_ahead(folds.iter().filter_map(|fold| fold.source.place())).await;
+    // What is read in another order than the log's, by far.
+    rekindle_log::read_ahead(sources.iter().filter_map(|(source, _)| source.place())).await;
 }
 
 /// The error of a call for byte ranges to a volume of records.

@@ -33,6 +33,8 @@ impl Staging {
         tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
         let is_set_back = value.checkpoint > vault.value.checkpoint;
         let held = inner.writer.replace(&vault, value).await?;
+        // Its next start in this life writes the vault as one of a life that has all of it.
+        inner.bound_no_more.lock().insert(held.value.id);
         if is_set_back {
             self.leave_behind(held.value.id, held.value.checkpoint);
         }
@@ -122,6 +124,7 @@ impl Staging {
             return Ok(Some(set_back_for_good(value, &set_back, &changes, &missing, inner)));
         }
         let mut reasons: Vec<String> = missing.reason().into_iter().collect();
+        reasons.extend(inner.is_here(value).err().map(|error| error.to_string()));
         let serials = changes.iter().map(|change| change.serial);
         let whole = recovery::whole(value.checkpoint, serials);
         let (whole, damage) = readable(&changes[..whole]).await?;

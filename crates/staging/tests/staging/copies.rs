@@ -1,8 +1,8 @@
 //! Volumes whose writes wait for copies on other nodes, beside volumes whose writes do not.
 
-use crate::bed::{Node, Setup, done, read, until};
+use crate::bed::{NODE, Node, Setup, done, read, until};
 use parking_lot::Mutex;
-use rekindle_base::{Incarnation, Kind, SegmentId};
+use rekindle_base::{Incarnation, Kind, Life, SegmentId};
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
@@ -130,6 +130,24 @@ fn a_write_whose_copies_are_missing_waits_for_the_store_or_for_copies() {
         assert_eq!(checkpoint().await, 3, "the store has it, and what came before");
         assert_eq!(read(&volume, 0, 4096).await, [3; 4096]);
         assert!(short(write(&stalling, 3, true)).await.is_err(), "it does not want the store");
+        // What the store has needs no copies.
+        env.timeout(SHORT, stalling.drain()).await.expect("the store is there").unwrap();
+        assert_eq!(node.vault(2).await.checkpoint.0, 2, "the store has both");
+        let taken = env.timeout(SHORT, stalling.take_snapshot("now")).await;
+        taken.expect("the store is there").unwrap();
+        // Under other settings, the next generation begins with the write that waits.
+        let freed = Vault { on_missing_copy: MissingCopy::Stall, copies: 1, ..setup.vault(4) };
+        let freed = node.open_as(freed).await.unwrap();
+        let (freeing, life) = (freed.clone(), Life { node: NODE, incarnation: Incarnation(1) });
+        let given = async {
+            env.sleep(SHORT).await;
+            let hand_over = freeing.hand_over().await.unwrap();
+            hand_over.settle().await.unwrap();
+            hand_over.give(life, &|vault| vault).await.unwrap();
+        };
+        let waits = futures_util::future::join(write(&freed, 7, true), given);
+        env.timeout(SHORT * 10, waits).await.expect("the store is there").0.unwrap();
+        assert_eq!(node.vault(4).await.checkpoint.0, 1, "the next owner has it");
         let told = node.staging.downgrade(&stalls).expect("the user is told");
         assert!(told.contains("writes wait"), "{told}");
         // Another holder comes.
@@ -241,6 +259,15 @@ fn a_node_made_of_copies_serves_the_volumes_that_asked_for_copies() {
                         "{refused}"
                     );
                     assert_eq!(refused.kind(), Kind::Refused, "waiting alone does not help");
+                    // A person goes on with what the copies have.
+                    let losses = node.staging.losses(&vault).await.unwrap();
+                    assert!(losses[0].contains("lost machine"), "{losses:?}");
+                    assert!(node.open_as(vault.clone()).await.is_err(), "asked, and not decided");
+                    let held = node.held(vault.clone()).await;
+                    let (held, told) = node.staging.accept_losses(held).await.unwrap();
+                    assert_eq!(told, losses);
+                    let volume = node.open_as(held.value).await.unwrap();
+                    assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);
                 }
             }
         }

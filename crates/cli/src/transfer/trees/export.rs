@@ -227,12 +227,16 @@ impl Export<'_> {
         Ok(())
     }
 
-    /// Sets what belongs to an entry besides its content. The owner comes before the mode, which
-    /// loses its set-id bits with it.
+    /// Sets what belongs to an entry besides its content. The owner comes first: the mode loses its
+    /// set-id bits with another owner, and the file its capabilities.
     async fn settle(&self, entry: &Entry) -> Outcome {
         let Entry { path, attr } = entry;
         let there = self.top.join(path);
         let xattrs = self.remote.xattrs(attr.ino).await.map_err(|error| failed(path, error))?;
+        if self.is_root {
+            let owned = std::os::unix::fs::lchown(&there, Some(attr.uid), Some(attr.gid));
+            self.local(path, owned)?;
+        }
         // It may have got some of the folder that it is in.
         for list in LISTS {
             let is_its = xattrs.iter().any(|(name, _)| name == list);
@@ -246,10 +250,6 @@ impl Export<'_> {
                 let name = String::from_utf8_lossy(&name);
                 self.copy.leave_out(path, format!("its attribute {name} cannot be set: {error}"));
             }
-        }
-        if self.is_root {
-            let owned = std::os::unix::fs::lchown(&there, Some(attr.uid), Some(attr.gid));
-            self.local(path, owned)?;
         }
         if kind_of(attr) != FileType::Symlink {
             let mode = Mode::from_raw_mode(attr.mode & 0o7777);

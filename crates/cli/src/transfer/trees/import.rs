@@ -2,7 +2,9 @@
 #![expect(clippy::disallowed_methods, reason = "the command line works on the real machine")]
 
 use super::remote::Remote;
-use super::{Copy, FILES_AT_ONCE, LISTS, PIECES_AT_ONCE, device_out, failed, kind_of, pieces};
+use super::{
+    Copy, FILES_AT_ONCE, LISTS, PIECES_AT_ONCE, SNAPSHOTS, device_out, failed, kind_of, pieces,
+};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_front::fuse::wire::{AttrOut, SetAttrIn, valid};
@@ -35,8 +37,8 @@ pub struct Tree {
     entries: Vec<Entry>,
 }
 
-/// Looks through the folder.
-pub fn scan(top: &Path, copy: &Copy) -> Outcome<Tree> {
+/// Looks through the folder, which is copied into the folder `to`.
+pub fn scan(top: &Path, to: &Path, copy: &Copy) -> Outcome<Tree> {
     let unusable =
         |error: io::Error| Failure::new(format!("cannot read {}", top.display())).because(error);
     let meta = std::fs::metadata(top).map_err(unusable)?;
@@ -64,6 +66,13 @@ pub fn scan(top: &Path, copy: &Copy) -> Outcome<Tree> {
                 }
             };
             let path = dir.join(name);
+            if path == Path::new(SNAPSHOTS) && to == Path::new("/") {
+                copy.leave_out(
+                    &path,
+                    "the file system has a folder of that name for its snapshots",
+                );
+                continue;
+            }
             if meta.is_dir() {
                 open.push(path.clone());
             } else if meta.is_file() {

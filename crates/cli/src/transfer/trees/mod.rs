@@ -35,6 +35,9 @@ const PIECES_AT_ONCE: usize = 4;
 /// Entries that were left out and are named on the terminal.
 const NAMED_MAX: usize = 10;
 
+/// The folder of the snapshots, in the root of a file system.
+const SNAPSHOTS: &str = ".snapshots";
+
 /// What a copy has done.
 #[derive(Default, Serialize)]
 struct Tally {
@@ -127,7 +130,7 @@ impl Copy {
 /// `fs import`.
 pub fn import(common: &Common, request: &ImportTree) -> Outcome {
     let copy = Copy::new("import");
-    let tree = import::scan(&request.folder, &copy)?;
+    let tree = import::scan(&request.folder, &request.to, &copy)?;
     with_remote(common, &request.name, &copy, async |remote| {
         let to = make_folder(remote, &request.to).await?;
         import::run(remote, &copy, &tree, (to, request.merge)).await?;
@@ -141,7 +144,7 @@ pub fn export(common: &Common, request: &ExportTree) -> Outcome {
     let copy = Copy::new("export");
     with_remote(common, &request.name, &copy, async |remote| {
         let top = match &request.snapshot {
-            Some(name) => folder(remote, ROOT, &Path::new(".snapshots").join(name)).await?,
+            Some(name) => folder(remote, ROOT, &Path::new(SNAPSHOTS).join(name)).await?,
             None => ROOT,
         };
         let from = folder(remote, top, &request.from).await?;

@@ -349,7 +349,7 @@ async fn ask(inner: &Arc<Inner>, name: &str, cause: &str, by: By) -> Result<Arc<
             is_tried = true;
             match attach::attach(inner, name).await {
                 Ok(handle) => held = Some(handle),
-                Err(error) if error.is_lasting() => {}
+                Err(error) if error.is_lasting() || error.is_of_a_lost_machine() => {}
                 Err(error) => return Err(error),
             }
             continue;

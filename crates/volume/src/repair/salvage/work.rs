@@ -276,8 +276,9 @@ async fn repair(
     let _step = say.step("the log: reading unfinished changes");
     let staged: Arc<Staged> = match inner.staging.open(held.clone(), home).await {
         Err(
-            error
-            @ (rekindle_staging::Error::Lost { .. } | rekindle_staging::Error::SetBack { .. }),
+            error @ (rekindle_staging::Error::Lost { .. }
+            | rekindle_staging::Error::SetBack { .. }
+            | rekindle_staging::Error::NotCopied(_)),
         ) if job.shared.by == By::Operator => {
             return Err(plan(inner, &held.value, error).await);
         }
