@@ -77,9 +77,17 @@ pub fn mutants(arguments: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Checks that each kept fault still fits the code: one that does not guards nothing.
+/// Checks that each kept fault still fits the code, and names a package that there is: one that
+/// does not guards nothing.
 pub fn fit(findings: &mut Vec<String>) -> Result<()> {
+    let packages = packages()?;
     for mutant in list()? {
+        let named = mutant.suite.iter().zip(mutant.suite.iter().skip(1));
+        for (_, package) in named.filter(|(option, _)| *option == "-p") {
+            if !packages.contains(package) {
+                findings.push(format!("the kept fault {}: no package {package}", mutant.name));
+            }
+        }
         let applied = apply(&root(), &mutant.patch).arg("--check").output()?;
         if !applied.status.success() {
             let why = String::from_utf8_lossy(&applied.stderr);
@@ -88,6 +96,15 @@ pub fn fit(findings: &mut Vec<String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The names of this workspace's packages.
+fn packages() -> Result<Vec<String>> {
+    let cargo =
+        Command::new("cargo").args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
+    let told: serde_json::Value = serde_json::from_slice(&cargo.stdout)?;
+    let packages = told["packages"].as_array().context("cargo metadata names no packages")?;
+    Ok(packages.iter().filter_map(|one| Some(one["name"].as_str()?.to_owned())).collect())
 }
 
 /// The command that puts a patch into a tree.
