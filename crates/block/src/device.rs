@@ -48,7 +48,7 @@ impl Device {
             Err(Error::NotFound(_)) => return Err(missing),
             attached => Self::new(attached?)?,
         };
-        let found = device.staged.whole_snapshot(snapshot).await?;
+        let found = device.staged.whole_snapshot(|one| one.name == snapshot).await?;
         let found = found.ok_or_else(|| rekindle_volume::no_snapshot(volume, snapshot))?;
         Ok(Self { snapshot: Some(found.number), size: found.size, ..device })
     }

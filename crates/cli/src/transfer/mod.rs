@@ -393,7 +393,6 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
         None => export.name.clone(),
     };
     let target = Target::open(&export.file, export.force)?;
-    watch.begin(volume.size);
     let (bytes, damaged) = match format {
         Format::Raw => {
             let read = raw::export(&place, &source, &target, export.skip_damaged, &mut watch);
@@ -404,8 +403,10 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
             return Err(Failure::usage(what).next("add --format raw"));
         }
         Format::Qcow2 => {
+            // A snapshot may have another size than its volume.
+            let bytes = watch.connect(&place, &source, raw::PATIENCE)?.size;
             qemu::export(&place, &source, &target.file, &mut watch)?;
-            (volume.size, Vec::new())
+            (bytes, Vec::new())
         }
     };
     let is_stream = target.is_stream();

@@ -29,7 +29,7 @@ const SMALL: u64 = 4 << 10;
 /// Bytes whose allocation is asked for in one go.
 const SPAN: u64 = 1 << 30;
 /// Longest wait for an answer: a full log waits for the store.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Returns the size of an image: a file, or a block device.
 pub fn size(file: &Path) -> Outcome<u64> {

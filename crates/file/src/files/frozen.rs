@@ -112,12 +112,10 @@ impl Files {
         {
             return Ok(known.clone());
         }
-        let find = || self.snapshots(|all| all.iter().find(is_it).cloned());
-        let mut snapshot = find()?.ok_or(Errno::STALE)?;
-        if snapshot.content.is_none() {
-            self.staged().drain().await?;
-            snapshot = find()?.ok_or(Errno::STALE)?;
-        }
+        let found = self.staged().whole_snapshot(|one| is_it(&one)).await?;
+        // Another node may have the volume by now.
+        self.staged().check_read()?;
+        let snapshot = found.ok_or(Errno::STALE)?;
         let content = snapshot.content.ok_or(Errno::STALE)?;
         let state = State {
             root: content.root,

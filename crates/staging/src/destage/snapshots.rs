@@ -20,6 +20,22 @@ impl Staged {
         look(&self.gate.lock().vault().snapshots)
     }
 
+    /// Returns the snapshot that `is_it`, once the datastore has its content, and brings it there
+    /// if need be; `None` if the volume has no such snapshot.
+    pub async fn whole_snapshot(
+        &self,
+        is_it: impl Fn(&Snapshot) -> bool,
+    ) -> Result<Option<Snapshot>, Error> {
+        let find = || self.look_at_snapshots(|all| all.iter().find(|one| is_it(one)).cloned());
+        match find() {
+            Some(waiting) if waiting.content.is_none() => {
+                self.drain().await?;
+                Ok(find())
+            }
+            found => Ok(found),
+        }
+    }
+
     /// Keeps under a name what the volume has now: every change that was acknowledged before the
     /// call, and none that is submitted after its end. The log has these changes durably when it
     /// returns, and the datastore may get them later. Where the datastore acknowledges writes, it

@@ -4,24 +4,9 @@ use super::quarantine;
 use super::reading::{Picture, beyond, end_of};
 use crate::ack::paused::Paused;
 use crate::ack::staged::Staged;
-use crate::{Error, Extent, Snapshot};
-use std::sync::Arc;
+use crate::{Error, Extent};
 
 impl Staged {
-    /// Returns a snapshot once the datastore has its content, and brings it there if need be;
-    /// `None` if the volume has no such snapshot.
-    pub async fn whole_snapshot(self: &Arc<Self>, name: &str) -> Result<Option<Snapshot>, Error> {
-        let find =
-            || self.look_at_snapshots(|all| all.iter().find(|one| one.name == name).cloned());
-        match find() {
-            Some(waiting) if waiting.content.is_none() => {
-                self.drain().await?;
-                Ok(find())
-            }
-            found => Ok(found),
-        }
-    }
-
     /// Reads what the snapshot of this number has, from memory only; `false` when some byte is not
     /// there. A plain call.
     pub fn read_snapshot_now(

@@ -248,7 +248,7 @@ fn show(entries: &mut Vec<Entry>, acl: &Acl, flags: u32, is_dir: bool) {
     push(false, Who::Everyone, other);
 }
 
-/// What the entries that were read so far say of one who is only this.
+/// The rights that the entries read so far allow and deny to one principal.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
     given: u16,
