@@ -10,7 +10,7 @@ mod read;
 mod update;
 mod walk;
 
-pub use prune::{Fates, Pruned, Values, prune_inner, prune_outer};
+pub use prune::{Fates, Pruned, Values, prune, prune_inner, prune_outer};
 #[cfg(test)]
 pub(crate) use read::nodes_over;
 pub use read::{above, floor, floor_now, get, prefetch, range, range_now};

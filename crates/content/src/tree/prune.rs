@@ -66,7 +66,7 @@ pub trait Values: Send {
 }
 
 /// Writes the tree without what `fates` gives up, bottom-up into `batch`.
-pub(crate) async fn prune(batch: &mut Batch, root: &Root, fates: &Fates) -> Result<Pruned, Error> {
+pub async fn prune(batch: &mut Batch, root: &Root, fates: &Fates) -> Result<Pruned, Error> {
     prune_as(batch, root, fates, &fates.hurt, None).await
 }
 

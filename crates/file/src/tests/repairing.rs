@@ -239,6 +239,58 @@ fn a_snapshot_that_was_mended_is_seen_so_at_once() {
     });
 }
 
+#[test]
+fn what_only_a_snapshot_has_comes_back_below_pages_and_rows() {
+    let (world, store) = (World::new(2, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        let file = make(&files, ROOT, "f", FileType::Regular).await;
+        let dir = make(&files, ROOT, "d", FileType::Directory).await;
+        for number in 0..40 {
+            make(&files, dir, &format!("name-{number}"), FileType::Regular).await;
+        }
+        let mut dice = Random::new(1);
+        let bytes: Vec<u8> = (0..300_000).map(|_| dice.below(256) as u8).collect();
+        files.write(CALLER, file, 0, &bytes).await.unwrap();
+        bed.volumes.take_snapshot("fs", "s").await.unwrap();
+        files.handle().staged().drain().await.unwrap();
+        let content = stored(&bed, file).await.body.tree();
+        let runs = tree::range(&bed.content, &content, 0..u64::MAX).await.unwrap();
+        let entries = stored(&bed, dir).await.body.tree();
+        let names = page(&bed, &entries, u64::MAX).await;
+        // Nothing of it is left in the present file system.
+        files.unlink(CALLER, ROOT, b"f").await.unwrap();
+        for number in 0..40 {
+            let name = format!("name-{number}");
+            files.unlink(CALLER, dir, name.as_bytes()).await.unwrap();
+        }
+        files.handle().staged().drain().await.unwrap();
+        for chunk in runs.iter().map(|(_, chunk)| chunk).chain([&names]) {
+            damage(&store, chunk).await;
+        }
+        let root = root_of(&bed).await;
+        let told = bed.volumes.salvage("fs", false).await.unwrap();
+        assert!(!told.contains("lacks"), "{told}");
+        assert_eq!(root_of(&bed).await, root);
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 2).await;
+        let files = bed.files(Ack::Flash).await;
+        let dir = files.lookup(ROOT, b".snapshots").await.unwrap().ino;
+        let root = files.lookup(dir, b"s").await.unwrap().ino;
+        let past = files.lookup(root, b"f").await.unwrap().ino;
+        assert_eq!(files.read(past, 0, 300_000).await.unwrap().len(), 300_000);
+        let past = files.lookup(root, b"d").await.unwrap().ino;
+        assert_eq!(names(&files, past).await.len(), 40);
+        let sound = bed.volumes.salvage("fs", false).await.unwrap();
+        assert!(sound.contains("all of them sound"), "{sound}");
+    });
+}
+
 /// A directory with many names: every third is a directory with a file in it, and the others are
 /// files.
 async fn many(files: &Files) -> Ino {

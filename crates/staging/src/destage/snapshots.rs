@@ -127,7 +127,7 @@ impl Staged {
 
     /// Changes the vault without its content. The caller has the destager's place. `has_landed`
     /// tells a vault that was read back whether it has the change.
-    async fn rewrite(
+    pub(crate) async fn rewrite(
         self: &Arc<Self>,
         change: impl Fn(&Vault) -> Result<Vault, Error>,
         has_landed: impl Fn(&Vault) -> bool,

@@ -11,10 +11,11 @@ use crate::destage::commit::Attempt;
 use crate::destage::versions;
 use crate::range::quarantine::{self, Lost};
 use crate::repair::replay::RollbackPlan;
+use crate::repair::snapshots::Kept;
 use crate::shape::Home;
 use crate::{Error, Version, limits};
 use futures_util::future::{Either, select};
-use rekindle_content::salvage::{Findings, MayDrop, examine, mend_packs};
+use rekindle_content::salvage::{Findings, MayDrop, examine, examine_beside, mend_packs};
 use rekindle_content::tree::Root;
 use rekindle_content::verify::Progress;
 use serde::Serialize;
@@ -81,6 +82,8 @@ pub struct Salvaged {
     pub absent: u64,
     /// An alternative that would lose less: an earlier content that is whole.
     pub back: Option<Back>,
+    /// The snapshots that lack chunks, and how many: a name for each content.
+    pub snapshots_lack: Vec<(String, u64)>,
     /// Lost bytes of the volume that no client has written over yet.
     pub quarantined_bytes: u64,
     /// Messages about findings and repairs.
@@ -94,7 +97,7 @@ pub struct Salvaged {
 
 impl Salvaged {
     /// Adds findings, each once, however often they are met.
-    fn note(&mut self, lines: &[String]) {
+    pub(super) fn note(&mut self, lines: &[String]) {
         for line in lines {
             if self.lines.len() >= limits::SALVAGE_LINES_MAX {
                 return;
@@ -143,8 +146,8 @@ impl Drop for Wanting<'_> {
 }
 
 impl Staged {
-    /// Checks everything that the volume has in the datastore and repairs what can be repaired.
-    /// Lost bytes are quarantined: reads of them are errors that name them, writes over them heal
+    /// Checks everything that the volume has in the datastore, snapshots included, and repairs what
+    /// can be repaired. Lost bytes are quarantined: reads of them are errors that name them, writes over them heal
     /// them. A loss beyond `allowance` is not accepted at all, but reported
     /// ([`Salvaged::withheld`]). A volume of records gives something up only with
     /// [`Allowance::ALL`], and only if its kind can go on without. `chunks` counts the chunks read.
@@ -184,16 +187,27 @@ impl Staged {
         let of_records = matches!(self.home, Home::Record(_));
         let can_give_up = !of_records || self.home.repair().is_some();
         let mut salvaged = Salvaged { of_records, can_give_up, ..Salvaged::default() };
+        let mut beside = None;
         for _ in 0..limits::SALVAGE_PASSES_MAX {
             let findings = {
-                // Every chunk that this root reaches stays until it has been read.
+                // Every chunk that these roots reach stays until it has been read.
                 let _hold = content.hold();
-                let root = self.gate.lock().vault().root;
+                let (root, kept) = {
+                    let gate = self.gate.lock();
+                    (gate.vault().root, Kept::of(gate.vault()))
+                };
                 let before = salvaged.chunks;
                 let mut count = |progress: Progress| {
                     chunks.store(before + progress.chunks, Ordering::Relaxed);
                 };
-                examine(content, &root, &mut count).await?
+                match beside {
+                    Some(_) => examine(content, &root, &mut count).await?,
+                    None => {
+                        let found = examine_beside(content, &root, &kept.roots, &mut count).await?;
+                        beside = Some((kept, found.1));
+                        found.0
+                    }
+                }
             };
             salvaged.chunks += findings.checked.chunks;
             salvaged.bytes += findings.checked.bytes;
@@ -224,6 +238,9 @@ impl Staged {
             self.tidy(allowance, &mut salvaged).await?;
         } else {
             salvaged.back = self.whole_version(&mut salvaged, chunks).await?;
+        }
+        if let Some((kept, findings)) = beside {
+            self.mend_snapshots(kept, findings, &mut salvaged).await?;
         }
         salvaged.quarantined_bytes =
             self.gate.lock().vault().lost.iter().map(|lost| lost.span).sum();

@@ -119,6 +119,87 @@ fn a_reader_who_meets_damage_brings_a_look_about_and_nothing_is_given_up_before_
     });
 }
 
+/// Overwrites a volume that has a snapshot `s`, and returns the chunk that the snapshot alone has.
+async fn only_in_a_snapshot(bed: &Bed) -> rekindle_content::Pointer {
+    bed.volumes.create(spec("a")).await.unwrap();
+    let handle = bed.volumes.attach("a").await.unwrap();
+    write(&handle, 0, &[1; SIZE as usize]).await.unwrap();
+    bed.volumes.take_snapshot("a", "s").await.unwrap();
+    handle.staged().drain().await.unwrap();
+    let chunk = bed.chunk("a").await;
+    write(&handle, 0, &[2; SIZE as usize]).await.unwrap();
+    handle.staged().drain().await.unwrap();
+    chunk
+}
+
+async fn flip(store: &Store, chunk: &rekindle_content::Pointer) {
+    let key = rekindle_content::pack::key(chunk.pack);
+    let mut object = store.get(&key).await.unwrap().0.to_vec();
+    object[chunk.offset as usize + chunk.stored as usize / 2] ^= 1;
+    store.put(&key, Bytes::from(object)).await.unwrap();
+}
+
+#[test]
+fn damage_that_only_a_snapshot_reaches_is_mended_in_the_snapshot() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let chunk = only_in_a_snapshot(&bed).await;
+        flip(&store, &chunk).await;
+        let (root, snapshot) = {
+            let vault = bed.vault("a").await;
+            (vault.root, vault.snapshots[0].content.clone().unwrap().root)
+        };
+        let told = bed.volumes.salvage("a", false).await.unwrap();
+        assert!(told.contains("1 damaged"), "{told}");
+        assert_eq!(outcomes(&bed, "a").await, [Outcome::Repaired]);
+        let vault = bed.vault("a").await;
+        assert_eq!(vault.root, root, "nothing was damaged there");
+        assert_ne!(vault.snapshots[0].content.as_ref().unwrap().root, snapshot);
+        bed.volumes.stop(true).await.unwrap();
+        drop(bed);
+        // Without the cache that had the chunk.
+        let bed = Bed::start(&world.env(), &store).await;
+        let told = bed.volumes.salvage("a", false).await.unwrap();
+        assert!(told.contains("all of them sound"), "{told}");
+        bed.volumes.clone_of("a", "s", "b").await.unwrap();
+        let clone = bed.volumes.attach("b").await.unwrap();
+        assert_eq!(read(&clone, 0, SIZE as usize).await, [1; SIZE as usize]);
+    });
+}
+
+#[test]
+fn what_a_snapshot_lacks_is_told_until_it_is_back_or_given_up_and_is_never_invented() {
+    let (world, store) = (World::new(5, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = Bed::start(&world.env(), &store).await;
+        let chunk = only_in_a_snapshot(&bed).await;
+        bed.volumes.stop(true).await.unwrap();
+        drop(bed);
+        let bed = Bed::start(&world.env(), &store).await;
+        flip(&store, &chunk).await;
+        let before = bed.vault("a").await;
+        // Not even a person's word changes what a snapshot is.
+        for accepts in [false, true] {
+            let told = bed.volumes.salvage("a", accepts).await.unwrap();
+            assert!(told.contains("snapshot 's' lacks 1 chunk(s)"), "{told}");
+            assert!(told.contains("`rekindle snapshot rm a s`"), "{told}");
+            assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Waiting));
+            let now = bed.vault("a").await;
+            assert_eq!((now.root, &now.snapshots), (before.root, &before.snapshots));
+        }
+        let handle = bed.volumes.attach("a").await.unwrap();
+        assert_eq!(read(&handle, 0, 10).await, [2; 10], "the volume itself is whole");
+        flip(&store, &chunk).await;
+        bed.volumes.salvage("a", false).await.unwrap();
+        assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Sound), "it is back");
+        flip(&store, &chunk).await;
+        bed.volumes.remove_snapshot("a", "s").await.unwrap();
+        bed.volumes.salvage("a", false).await.unwrap();
+        assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Sound), "it is given up");
+    });
+}
+
 #[test]
 fn what_is_absent_is_waited_for_through_restarts_and_costs_nothing_when_it_comes_back() {
     let (world, store) = (World::new(9, Faults::none()), Mem::store());

@@ -433,6 +433,13 @@ fn waits(of: Subject<'_>, done: &Salvaged) -> Vec<String> {
             of.name
         ));
     }
+    parts.extend(done.snapshots_lack.iter().map(|(snapshot, chunks)| {
+        format!(
+            "snapshot '{snapshot}' lacks {chunks} chunk(s), which may come back: reads of them are errors, and all else of it \
+             is whole; `rekindle snapshot rm {} {snapshot}` gives it up",
+            of.name
+        )
+    }));
     parts
 }
 

@@ -1,0 +1,110 @@
+//! The repair of the contents that snapshots keep. Chunks that can be had come back there, as in
+//! the present content. Nothing of a snapshot is given up: what cannot be had stays an error of
+//! those who read it, and the rest is as it was.
+
+use crate::ack::staged::Staged;
+use crate::repair::salvage::Salvaged;
+use crate::{Error, Snapshot, Vault, limits};
+use rekindle_content::salvage::{Findings, MayDrop, examine_each, settle};
+use rekindle_content::tree::{Root, prune};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+/// The contents of snapshots that differ from the present one, each with the first of the
+/// snapshots that have it.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) roots: Vec<Root>,
+    names: Vec<String>,
+}
+
+impl Kept {
+    pub(super) fn of(vault: &Vault) -> Kept {
+        let mut kept = Kept::default();
+        let mut seen = HashSet::from([None, vault.root]);
+        for Snapshot { name, content, .. } in &vault.snapshots {
+            if let Some(content) = content
+                && seen.insert(content.root)
+            {
+                kept.roots.push(content.root);
+                kept.names.push(name.clone());
+            }
+        }
+        kept
+    }
+}
+
+impl Staged {
+    /// Brings back what `findings` miss in the contents of snapshots, and says in `salvaged` which
+    /// snapshots still lack something.
+    pub(super) async fn mend_snapshots(
+        self: &Arc<Self>,
+        kept: Kept,
+        findings: Findings,
+        salvaged: &mut Salvaged,
+    ) -> Result<(), Error> {
+        let (mut kept, mut findings) = (kept, findings);
+        for _ in 0..limits::SALVAGE_PASSES_MAX {
+            if findings.are_chunks_sound()
+                || !self.restore(&kept.roots, &findings, salvaged).await?
+            {
+                break;
+            }
+            let content = &self.inner.content;
+            let _hold = content.hold();
+            kept = Kept::of(self.gate.lock().vault());
+            findings = examine_each(content, &kept.roots, &mut |_| ()).await?;
+        }
+        let mut lack = BTreeMap::<String, u64>::new();
+        for damage in findings.damages() {
+            *lack.entry(kept.names[damage.root].clone()).or_default() += 1;
+        }
+        salvaged.snapshots_lack = lack.into_iter().collect();
+        Ok(())
+    }
+
+    /// Commits the chunks that come back. Returns whether there were any.
+    async fn restore(
+        self: &Arc<Self>,
+        roots: &[Root],
+        findings: &Findings,
+        salvaged: &mut Salvaged,
+    ) -> Result<bool, Error> {
+        let _turn = self.turn().await;
+        let mut batch = self.inner.content.batch();
+        let (fates, restored) =
+            settle(&self.inner.content, &mut batch, findings, MayDrop::Nothing).await?;
+        let mut moved = Vec::new();
+        for root in roots {
+            let new = match self.home.repair() {
+                None => prune(&mut batch, root, &fates).await?.root,
+                Some(home) => home.cut(&mut batch, root, &fates).await?.root,
+            };
+            if new != *root {
+                moved.push((*root, new));
+            }
+        }
+        batch.flush().await?;
+        if !moved.is_empty() {
+            let change = |vault: &Vault| {
+                let mut next = vault.clone();
+                for content in next.snapshots.iter_mut().filter_map(|one| one.content.as_mut()) {
+                    let new = moved.iter().find(|(old, _)| *old == content.root);
+                    content.root = new.map_or(content.root, |(_, new)| *new);
+                }
+                Ok(next)
+            };
+            let is_old = |root: &Root| moved.iter().any(|(old, _)| old == root);
+            let has_landed = |vault: &Vault| {
+                let contents = vault.snapshots.iter().filter_map(|one| one.content.as_ref());
+                contents.into_iter().all(|content| !is_old(&content.root))
+            };
+            self.rewrite(change, has_landed).await?;
+        }
+        batch.committed();
+        salvaged.note(&restored.lines);
+        salvaged.refetched += restored.refetched;
+        salvaged.from_parity += restored.from_parity;
+        Ok(restored.again || restored.refetched > 0)
+    }
+}
