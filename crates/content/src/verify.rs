@@ -427,7 +427,8 @@ mod tests {
             }
             let root = update(&content, &mut batch, &None, &changes).await.unwrap();
             batch.flush().await.unwrap();
-            let (store, meter, _) = usual(&env, content.inner.store.clone(), Plan::default());
+            let layers = usual(&env, content.inner.store.clone(), Plan::default());
+            let (store, meter) = (layers.store, layers.meter);
             let cold = Content::open(env.clone(), store, content.inner.config.clone());
             let begun = env.now();
             let budget = Budget::BytesPerSecond(100_000);

@@ -17,6 +17,10 @@ pub enum Error {
     /// The store did not answer, or gave no usable answer; the write may have landed.
     #[error("the store cannot be reached or refuses to serve: {0}")]
     Unavailable(String),
+    /// A folder of the store is there, and is not what it should be. Later it may be, as a mount is
+    /// set right; within the time of a call it will not.
+    #[error("the store refuses to serve: {0}")]
+    Unproven(String),
     /// The store has no room.
     #[error("the store is full: {0}")]
     Full(String),
@@ -54,7 +58,7 @@ impl Error {
             Error::NotFound(_) => Kind::NotFound,
             Error::Exists(_) => Kind::Exists,
             Error::Conflict(_) => Kind::Conflict,
-            Error::Unavailable(_) => Kind::Unavailable,
+            Error::Unavailable(_) | Error::Unproven(_) => Kind::Unavailable,
             Error::Full(_) => Kind::Full,
             Error::Refused(_) => Kind::Refused,
             Error::Invalid(_) => Kind::Invalid,

@@ -42,7 +42,7 @@ fn a_folder_says_through_all_layers_how_much_more_it_takes() {
     let folder = tempfile::tempdir().unwrap();
     run(async |env| {
         let bare = Dir::open(env, folder.path()).await.unwrap();
-        let (store, ..) = layer::usual(env, bare, Plan::default());
+        let store = layer::usual(env, bare, Plan::default()).store;
         let disk = rustix::fs::statvfs(folder.path()).unwrap();
         let most = disk.f_blocks * disk.f_frsize;
         let room = store.room().await.unwrap();
@@ -66,10 +66,10 @@ fn a_folder_within_the_store_that_is_away_is_unavailable_and_nothing_is_written_
     let folder = tempfile::tempdir().unwrap();
     run(async |env| {
         let bare = Dir::open(env, folder.path()).await.unwrap();
-        let (store, ..) = layer::usual(env, bare.clone(), Plan::default());
+        let store = layer::usual(env, bare.clone(), Plan::default()).store;
         let writer = Writer::new(env.clone(), store, rekindle_base::NodeId([1; 16]));
         identity::open_or_create(&writer).await.unwrap();
-        let store = layer::marks::wrap(env, bare);
+        let store = layer::marks::wrap(env, bare).0;
         store.put("packs/data/a", Bytes::from_static(b"1")).await.unwrap();
         let (place, away) = (folder.path().join("packs/data"), folder.path().join("away"));
         std::fs::rename(&place, &away).unwrap();

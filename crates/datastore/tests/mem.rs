@@ -16,6 +16,6 @@ fn memory_keeps_all_rules() {
 #[test]
 fn slow_memory_keeps_them_too() {
     let world = World::new(2, Faults::none());
-    let (store, ..) = layer::usual(&world.env(), Mem::store(), "latency=5ms".parse().unwrap());
+    let store = layer::usual(&world.env(), Mem::store(), "latency=5ms".parse().unwrap()).store;
     world.block_on(conformance::run(&world.env(), &store)).unwrap();
 }

@@ -91,7 +91,7 @@ fn passes(refuses: Range<usize>, carries_out: bool) -> usize {
     let shown = refuses.clone();
     let busy =
         Arc::new(Busy { env: env.clone(), inner: Mem::store(), asked, refuses, carries_out });
-    let (store, _, _) = layer::usual(&env, busy.clone(), Plan::default());
+    let store = layer::usual(&env, busy.clone(), Plan::default()).store;
     let probed = world.block_on(probe(&env, &store));
     probed.unwrap_or_else(|error| panic!("requests {shown:?}, carried out {carries_out}: {error}"));
     busy.asked.load(Ordering::Relaxed)

@@ -300,7 +300,7 @@ async fn lies(env: &Env, server: &Server) {
     let plan: Plan = "latency=1ms,lie=30%,fail=10%".parse().expect("a plan");
     let writers: Vec<Writer> = (0..4)
         .map(|node| {
-            let (store, ..) = layer::usual(env, store.clone(), plan.clone());
+            let store = layer::usual(env, store.clone(), plan.clone()).store;
             Writer::new(env.clone(), store, rekindle_base::NodeId([node; 16]))
         })
         .collect();

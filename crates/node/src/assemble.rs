@@ -30,6 +30,7 @@ use rekindle_base::{Incarnation, Life, NodeId};
 use rekindle_cluster::roster::Entry;
 use rekindle_datastore::Store;
 use rekindle_datastore::identity::Identity;
+use rekindle_datastore::layer::marks::Marks;
 use rekindle_datastore::layer::meter::Meter;
 use rekindle_datastore::record::Writer;
 use rekindle_env::boot::Watch;
@@ -54,6 +55,8 @@ pub struct Node {
     pub identity: Identity,
     pub store: Store,
     pub meter: Meter,
+    /// The folders of the store.
+    pub marks: Marks,
     core: Core,
     /// The findings of the log's opening.
     pub opened: rekindle_log::Opened,
@@ -316,6 +319,7 @@ impl Node {
             identity,
             store: open.store,
             meter: open.meter,
+            marks: open.marks,
             core,
             opened,
             started: env.wall_clock(),

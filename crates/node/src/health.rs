@@ -45,6 +45,8 @@ pub(crate) struct VolumeFacts {
 pub(crate) struct Facts {
     /// Time since the store stopped answering, and its last error.
     pub(crate) store_away: Option<(Duration, String)>,
+    /// Folders of the store that are not what they should be, in words.
+    pub(crate) folders_unproven: Vec<String>,
     /// Reason why the log takes no more writes.
     pub(crate) log_failed: Option<String>,
     /// Flash of the log, used and at most, bytes.
@@ -110,6 +112,9 @@ impl Troubles {
         let (used, most) = facts.flash;
         if let Some((since, error)) = &facts.store_away {
             self.of_store_away(facts, *since, error);
+        }
+        for folder in &facts.folders_unproven {
+            self.say("store-folder", true, None, format!("a folder of the store: {folder}"));
         }
         if most > 0 && used >= most {
             let message = format!(
@@ -302,6 +307,7 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
     let removed = || node.warm.path.as_ref().map(|path| path.display().to_string());
     Facts {
         store_away: away.map(|(since, error)| (node.env.now().since(*since), error.clone())),
+        folders_unproven: seen.folders_unproven.clone(),
         log_failed: node.log.failure().map(|error| error.to_string()),
         flash: (usage.flash_bytes, usage.flash_bytes_max),
         backlog,
@@ -415,6 +421,7 @@ struct Seen {
     /// Time at which the store stopped answering, and its last error.
     store_away: Option<(Moment, String)>,
     disk_free: Option<u64>,
+    folders_unproven: Vec<String>,
     warm_removed: bool,
     files: Option<Files>,
     /// Room in the store.
@@ -507,7 +514,12 @@ impl Looks {
             Ok(()) => (space::files(node).await, room(node, limits::PROBE_TIME).await),
             Err(_) => (space::files(node).await, None),
         };
+        let patience = limits::PROBE_TIME;
+        let unproven = node.env.timeout(patience, node.marks.unproven()).await;
         let mut seen = self.seen.lock();
+        if let Ok(unproven) = unproven {
+            seen.folders_unproven = unproven;
+        }
         (seen.files, seen.room) = (files, room);
         match outcome {
             Ok(()) => seen.store_away = None,
@@ -580,6 +592,17 @@ mod tests {
         let health = judge(&Facts { flash: (1, 2), ..Facts::default() });
         assert_eq!((health.ok, health.state.as_str()), (true, "well"));
         assert!(health.reasons.is_empty());
+    }
+
+    #[test]
+    fn a_folder_of_the_store_that_is_another_one_is_told() {
+        let folders_unproven = vec!["'names/' in file:///s is another folder".to_owned()];
+        let health = judge(&Facts { folders_unproven, ..Facts::default() });
+        assert_eq!((health.ok, health.state.as_str()), (false, "failing"));
+        assert_eq!(
+            health.reasons,
+            ["a folder of the store: 'names/' in file:///s is another folder"]
+        );
     }
 
     #[test]

@@ -225,7 +225,8 @@ impl Served {
     /// does not answer. An error begins with the part that failed.
     pub async fn start(env: &Env, store: Store, setup: &Setup, how: How) -> Result<Self, String> {
         let (store, lists) = lists::wrap(env, store);
-        let (store, meter, faults) = layer::usual(env, store, how.faults.clone());
+        let layers = layer::usual(env, store, how.faults.clone());
+        let layer::Layers { store, meter, marks, faults } = layers;
         let service =
             Service::new(env.clone(), vec![], vec![], Connections::new("nbd", CLIENTS_MAX));
         let node = loop {
@@ -233,6 +234,7 @@ impl Served {
                 url: store.describe(),
                 store: store.clone(),
                 meter: meter.clone(),
+                marks: marks.clone(),
                 faults: faults.clone(),
                 plan: how.faults.clone(),
             };

@@ -37,7 +37,7 @@ fn a_cold_read_hops_once_where_the_store_is_and_not_at_all_before() {
         let remote: Store = Arc::new(Remote::new(env.clone(), Mem::store()));
         let dir = Dir::open(&env, folder.path()).await.unwrap();
         for (store, hops) in [(Mem::store(), 0), (dir, 1), (remote, 1)] {
-            let (store, _, _) = usual(&env, store, Plan::default());
+            let store = usual(&env, store, Plan::default()).store;
             let pointers = planted(&env, &store, 9).await;
             let cold = Content::open(env.clone(), store, large());
             let before = world.tasks_started();
@@ -179,7 +179,7 @@ fn a_store_that_goes_away_ends_a_read_of_many_chunks_as_soon_as_a_read_of_one() 
     let env = world.env();
     world.block_on(async {
         let broken = Arc::new(Broken::new());
-        let (store, _, _) = usual(&env, broken.clone(), Plan::default());
+        let store = usual(&env, broken.clone(), Plan::default()).store;
         let neighbours = planted(&env, &store, 20).await;
         let mut scattered = Vec::new();
         for _ in 0..160 {

@@ -38,6 +38,8 @@ struct Evidence {
     /// Folders in which a write has failed, or which have failed to prove themselves since. An
     /// object there may be a write of ours that went into another folder.
     doubted: HashSet<&'static str>,
+    /// Folders that have failed to prove themselves, and how.
+    unproven: HashMap<&'static str, String>,
 }
 
 /// The knowledge of the store's identity.
@@ -52,8 +54,30 @@ enum Known {
 
 /// Wraps a store so that its folders must prove themselves, once its identity says that they can.
 #[must_use]
-pub fn wrap(env: &Env, inner: Store) -> Store {
-    Arc::new(Marked { env: env.clone(), inner, state: Mutex::default() })
+pub fn wrap(env: &Env, inner: Store) -> (Store, Marks) {
+    let marked = Arc::new(Marked { env: env.clone(), inner, state: Mutex::default() });
+    (marked.clone(), Marks(marked))
+}
+
+/// A view of the folders of a store.
+#[derive(Clone)]
+pub struct Marks(Arc<Marked>);
+
+impl Marks {
+    /// Returns the folders that have failed to prove themselves, in words for the user. Asks the
+    /// store for the markers of these folders again, and for nothing else.
+    pub async fn unproven(&self) -> Vec<String> {
+        let known: Vec<_> = self.0.state.lock().unproven.keys().copied().collect();
+        let mut unproven = Vec::new();
+        for folder in known {
+            // What the store does not answer now leaves the folder as it was.
+            let looked = self.0.vouch(folder, Duration::ZERO).await;
+            let why = self.0.state.lock().unproven.get(folder).cloned();
+            unproven.extend(why.filter(|_| looked.is_err()));
+        }
+        unproven.sort();
+        unproven
+    }
 }
 
 /// Returns the folders with markers that a key or prefix lies in, or holds.
@@ -142,40 +166,55 @@ impl Marked {
     async fn look(&self, identity: &Identity, folder: &'static str) -> Result<(), Error> {
         let key = key::marker_key(folder);
         let began = self.env.now();
-        let wrong = |what: &str| {
-            let mut state = self.state.lock();
-            state.seen.remove(folder);
-            state.doubted.insert(folder);
-            drop(state);
-            Error::Unavailable(format!(
-                "'{folder}' in {} {what}. Is it mounted, is the right folder mounted there? Nothing in it is taken for \
-                 lost, and nothing is written there. If it is the right one, copy {} to {key}",
-                self.inner.describe(),
-                key::IDENTITY
-            ))
-        };
-        let data = match self.inner.get(&key).await {
-            Ok((data, _)) => data,
+        let mut read = self.inner.get(&key).await;
+        if read.as_ref().is_ok_and(|(data, _)| decode_as::<Identity>(&key, data).is_err()) {
+            // A bit may have been wrong on its way.
+            read = self.inner.get(&key).await;
+        }
+        let wrong = match read {
             Err(Error::NotFound(_)) => {
-                return Err(wrong(
-                    "is absent, or is not the folder that it was: its marker is missing",
-                ));
+                // A mount that is away comes back by itself, perhaps.
+                let what = "is absent, or is not the folder that it was: its marker is missing";
+                return Err(Error::Unavailable(self.doubt_because(folder, what)));
             }
             Err(error) => return Err(error),
+            Ok((data, _)) => match decode_as::<Identity>(&key, &data) {
+                Err(error) => Some(format!("cannot prove to be the right one ({error})")),
+                Ok((marker, _))
+                    if marker.store != identity.store || marker.secret != identity.secret =>
+                {
+                    Some(format!("belongs to another store, {}", marker.store))
+                }
+                Ok((marker, _)) if marker.folder.as_ref().is_some_and(|other| other != folder) => {
+                    Some("is another folder of this store".to_owned())
+                }
+                Ok(_) => None,
+            },
         };
-        let marker = decode_as::<Identity>(&key, &data)
-            .map_err(|error| wrong(&format!("cannot prove to be the right one ({error})")))?
-            .0;
-        if marker.store != identity.store || marker.secret != identity.secret {
-            return Err(wrong(&format!("belongs to another store, {}", marker.store)));
-        }
-        if marker.folder.is_some_and(|other| other != folder) {
-            return Err(wrong("is another folder of this store"));
+        if let Some(what) = wrong {
+            return Err(Error::Unproven(self.doubt_because(folder, &what)));
         }
         let mut state = self.state.lock();
         state.seen.insert(folder, began);
         state.doubted.remove(folder);
+        state.unproven.remove(folder);
         Ok(())
+    }
+
+    /// Notes that a folder has failed to prove itself; returns that in words for the user.
+    fn doubt_because(&self, folder: &'static str, what: &str) -> String {
+        let why = format!(
+            "'{folder}' in {} {what}. Is it mounted, is the right folder mounted there? Nothing in it is taken for \
+             lost, and nothing is written there. If it is the right one, copy {} to {}",
+            self.inner.describe(),
+            key::IDENTITY,
+            key::marker_key(folder)
+        );
+        let mut state = self.state.lock();
+        state.seen.remove(folder);
+        state.doubted.insert(folder);
+        state.unproven.insert(folder, why.clone());
+        why
     }
 
     /// Repeats a look that found nothing, or found an object in a doubted folder, after the folder

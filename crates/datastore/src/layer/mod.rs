@@ -9,13 +9,21 @@ use crate::Store;
 use crate::backoff::Policy;
 use rekindle_env::Env;
 
+/// A store in its layers, and a handle of each that has one.
+pub struct Layers {
+    pub store: Store,
+    pub meter: meter::Meter,
+    pub marks: marks::Marks,
+    pub faults: fault::Handle,
+}
+
 /// Wraps a store in the usual layers. The meter sees what callers see; beneath it lie retries, then
 /// the markers of folders, then faults.
 #[must_use]
-pub fn usual(env: &Env, store: Store, faults: fault::Plan) -> (Store, meter::Meter, fault::Handle) {
-    let (store, handle) = fault::wrap(env, store, faults);
-    let store = marks::wrap(env, store);
+pub fn usual(env: &Env, store: Store, faults: fault::Plan) -> Layers {
+    let (store, faults) = fault::wrap(env, store, faults);
+    let (store, marks) = marks::wrap(env, store);
     let store = retry::wrap(env, store, Policy::CALLS);
     let (store, meter) = meter::wrap(env, store);
-    (store, meter, handle)
+    Layers { store, meter, marks, faults }
 }

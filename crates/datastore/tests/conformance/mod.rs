@@ -72,7 +72,7 @@ impl Check<'_> {
     async fn markers(&self, env: &Env) -> Outcome {
         let writer = Writer::new(env.clone(), self.store.clone(), NodeId([7; 16]));
         self.good(identity::open_or_create(&writer).await)?;
-        let guarded = marks::wrap(env, self.store.clone());
+        let guarded = marks::wrap(env, self.store.clone()).0;
         let checked = Check { store: &guarded, rule: self.rule, folder: String::new() };
         let folder = key::PACKS_DATA;
         let (there, absent) = (format!("{folder}there"), format!("{folder}absent"));
@@ -106,7 +106,7 @@ impl Check<'_> {
             ];
             for (number, outcome) in outcomes.into_iter().enumerate() {
                 self.ensure(
-                    matches!(outcome, Err(Error::Unavailable(_))),
+                    matches!(outcome, Err(Error::Unavailable(_) | Error::Unproven(_))),
                     format!("without the marker, call {number} gives {outcome:?}"),
                 )?;
             }

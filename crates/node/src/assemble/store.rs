@@ -7,7 +7,7 @@ use crate::node_file::NodeFile;
 use crate::record::{self, NodeRecord};
 use rekindle_base::NodeId;
 use rekindle_datastore::identity::{self, Identity};
-use rekindle_datastore::layer::{self, fault, meter::Meter};
+use rekindle_datastore::layer::{self, Layers, fault, marks::Marks, meter::Meter};
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_datastore::{Error as StoreError, Store};
 use rekindle_env::{BoxFuture, Env};
@@ -20,6 +20,7 @@ pub struct OpenStore {
     pub url: String,
     pub store: Store,
     pub meter: Meter,
+    pub marks: Marks,
     pub faults: fault::Handle,
     /// Faults that begin once the node serves.
     pub plan: fault::Plan,
@@ -60,8 +61,8 @@ pub(super) async fn open_store(
         url: url.clone(),
         source: if is_known { unnamed(config, source) } else { source },
     })?;
-    let (store, meter, faults) = layer::usual(env, bare, fault::Plan::default());
-    Ok(OpenStore { url: store.describe(), store, meter, faults, plan })
+    let Layers { store, meter, marks, faults } = layer::usual(env, bare, fault::Plan::default());
+    Ok(OpenStore { url: store.describe(), store, meter, marks, faults, plan })
 }
 
 /// Adds the command that a start lacks perhaps to an error about the store: the folder does not

@@ -109,8 +109,9 @@ impl Far {
         let (ground, bucket) = (self.env.clone(), self.clone());
         let open: Opener = Arc::new(move |_, _| {
             let plan = fault::Plan::default();
-            let (store, meter, faults) = layer::usual(&ground, bucket.clone(), plan.clone());
-            let open = OpenStore { url: "far".to_owned(), store, meter, faults, plan };
+            let layers = layer::usual(&ground, bucket.clone(), plan.clone());
+            let layer::Layers { store, meter, marks, faults } = layers;
+            let open = OpenStore { url: "far".to_owned(), store, meter, marks, faults, plan };
             Box::pin(async { Ok(open) })
         });
         Kit { open, ..Kit::of_daemon(&self.env) }

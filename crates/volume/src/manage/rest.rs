@@ -22,6 +22,23 @@ pub(crate) async fn settle(
     before: impl AsyncFnOnce(&Arc<Staged>) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
+    let had_clients = claimed.entry.inside.lock().clients() > 0;
+    drain_and_close(claimed, before).await?;
+    if had_clients {
+        // A removal by force: they have written until they were let go, behind what was drained.
+        let vault = records::find(&inner.writer, name).await?.value;
+        if inner.staging.last_serial(&vault).await? > vault.checkpoint {
+            return drain_and_close(claimed, async |_| Ok(())).await;
+        }
+    }
+    Ok(())
+}
+
+async fn drain_and_close(
+    claimed: &Claim,
+    before: impl AsyncFnOnce(&Arc<Staged>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let (inner, name) = (&claimed.inner, claimed.entry.name.as_str());
     let live = claimed.entry.inside.lock().live.clone();
     let staged = match &live {
         Some(live) => live.staged.clone(),

@@ -49,15 +49,14 @@ async fn lay_aside(claimed: &Claim) -> Result<(), Error> {
         leftover::end(inner, (name, id), &left, true).await?;
     }
     // The volume's backlog would occupy the log for as long as the volume is kept.
-    let owes = match rest::settle(claimed, async |_| Ok(())).await {
-        Ok(()) => false,
+    match rest::settle(claimed, async |_| Ok(())).await {
+        Ok(()) => {}
         // A removal in a full store must not need room in it: the backlog stays in the log.
         Err(error) if error.kind() == Kind::Full => {
             tracing::warn!(
                 volume = name,
                 "goes to the trash with what it owes in the log: {error}"
             );
-            true
         }
         // These errors do not mean that the volume is damaged: another node owns or removes it, or
         // its format is newer.
@@ -77,12 +76,12 @@ async fn lay_aside(claimed: &Claim) -> Result<(), Error> {
                 false => Error::Damaged { name: name.to_owned(), reason },
             });
         }
-    };
+    }
     let _step = claimed.step("the store: moving the vault to the trash");
     let since = inner.env.wall_clock().0;
     let held = records::find(&inner.writer, name).await?;
     let last = inner.staging.last_serial(&held.value).await?;
-    rest::begin_anew(inner, name, id, |vault| {
+    let trashed = rest::begin_anew(inner, name, id, |vault| {
         Ok(Vault {
             state: VaultState::Trashed,
             trashed: Some(since),
@@ -96,7 +95,7 @@ async fn lay_aside(claimed: &Claim) -> Result<(), Error> {
     })
     .await?;
     let freed = async {
-        if !owes {
+        if last <= trashed.value.checkpoint {
             remove::release_log(inner, id).await?;
         }
         records::free_name(&inner.writer, name, id).await

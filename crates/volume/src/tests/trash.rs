@@ -60,6 +60,37 @@ fn a_removed_volume_comes_back_out_of_the_trash_with_all_that_it_had() {
 }
 
 #[test]
+fn what_clients_wrote_until_a_removal_by_force_let_them_go_comes_back_with_the_volume() {
+    for seed in 0..20 {
+        let (world, store) = (World::new(seed, Faults::none()), Mem::store());
+        world.block_on(async {
+            let bed = begun(&world, &store).await;
+            bed.faults.set(slow());
+            let handle = bed.volumes.attach("vm1").await.unwrap();
+            let writing = async {
+                for count in 1_u32.. {
+                    if write(&handle, 0, &count.to_le_bytes()).await.is_err() {
+                        return count - 1;
+                    }
+                    bed.env.sleep(Duration::from_micros(100)).await;
+                }
+                unreachable!("a removal ends it");
+            };
+            let removing = async {
+                bed.env.sleep(Duration::from_millis(5)).await;
+                bed.volumes.trash("vm1", true).await.unwrap();
+            };
+            let (last, ()) = futures_util::future::join(writing, removing).await;
+            drop(handle);
+            assert!(bed.log.unfinished_volumes().await.unwrap().is_empty(), "seed {seed}");
+            bed.volumes.restore("vm1", None).await.unwrap();
+            let found = u32::from_le_bytes(content(&bed, "vm1").await.try_into().unwrap());
+            assert!(last > 20 && found >= last, "seed {seed}: {last} acknowledged, {found} there");
+        });
+    }
+}
+
+#[test]
 fn the_trash_is_emptied_after_a_week_or_by_a_person() {
     let (world, store) = (World::new(2, Faults::none()), Mem::store());
     world.block_on(async {

@@ -97,7 +97,8 @@ fn the_meter_tells_what_callers_saw() {
     let world = World::new(4, Faults::none());
     let env = world.env();
     world.block_on(async {
-        let (store, meter, handle) = usual(&env, Mem::store(), plan("latency=4ms"));
+        let layers = usual(&env, Mem::store(), plan("latency=4ms"));
+        let (store, meter, handle) = (layers.store, layers.meter, layers.faults);
         for _ in 0..20 {
             store.put("a", Bytes::from_static(b"1234")).await.unwrap();
         }

@@ -21,7 +21,8 @@ fn a_prefix_that_is_away_for_two_seconds_costs_nothing_but_two_seconds() {
         let world = World::new(seed, Faults::none());
         let env = world.env();
         world.block_on(async {
-            let (store, _, handle) = usual(&env, Mem::store(), "latency=1ms".parse().unwrap());
+            let layers = usual(&env, Mem::store(), "latency=1ms".parse().unwrap());
+            let (store, handle) = (layers.store, layers.faults);
             identity::open_or_create(&writer(&world, &store)).await.unwrap();
             store.put("packs/data/a", Bytes::from_static(b"1")).await.unwrap();
             handle.set("latency=1ms,absent=packs/data/:2s@100ms".parse().unwrap());
@@ -47,7 +48,8 @@ fn a_record_that_is_made_in_a_folder_over_the_right_one_is_not_taken_for_made() 
         let world = World::new(seed, Faults::none());
         let env = world.env();
         world.block_on(async {
-            let (store, _, handle) = usual(&env, Mem::store(), "latency=1ms".parse().unwrap());
+            let layers = usual(&env, Mem::store(), "latency=1ms".parse().unwrap());
+            let (store, handle) = (layers.store, layers.faults);
             let writer = writer(&world, &store);
             let identity = identity::open_or_create(&writer).await.unwrap();
             // This look makes the layer believe that the folder is the right one.
@@ -73,7 +75,7 @@ fn a_store_of_an_older_version_is_served_as_before_until_it_is_marked() {
         let old = Bytes::from_static(include_bytes!("../../../golden/store-1.json"));
         bare.put(key::IDENTITY, old).await.unwrap();
         bare.put("volumes/a", Bytes::new()).await.unwrap();
-        let store = wrap(&env, bare.clone());
+        let store = wrap(&env, bare.clone()).0;
         assert!(matches!(store.get("packs/data/a").await, Err(Error::NotFound(_))));
         assert!(store.list("packs/data/", None).await.unwrap().is_empty());
         let writer = writer(&world, &store);
@@ -109,19 +111,48 @@ fn another_stores_folder_is_not_ours() {
         let (foreign, _) = theirs.get(&key).await.unwrap();
         ours.put(&key, foreign).await.unwrap();
         ours.put("volumes/a", Bytes::new()).await.unwrap();
-        let store = wrap(&env, ours.clone());
+        let store = wrap(&env, ours.clone()).0;
         let error = store.list("volumes/", None).await.unwrap_err();
         assert!(
-            matches!(&error, Error::Unavailable(text) if text.contains("another store")),
+            matches!(&error, Error::Unproven(text) if text.contains("another store")),
             "a sweep would take our packs for garbage: {error}"
         );
         // A damaged identity is no reason to judge anything.
         let (text, _) = ours.get(key::IDENTITY).await.unwrap();
         let text = String::from_utf8(text.to_vec()).unwrap().replace("secret", "sekret");
         ours.put(key::IDENTITY, Bytes::from(text)).await.unwrap();
-        let store = wrap(&env, ours);
+        let store = wrap(&env, ours).0;
         let gone = store.get("packs/data/a").await;
         assert!(matches!(gone, Err(Error::Unavailable(_))), "{gone:?}");
+    });
+}
+
+#[test]
+fn a_damaged_marker_is_told_at_once_and_until_it_is_mended() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let bare = Mem::store();
+        let layers = usual(&env, bare.clone(), fault::Plan::default());
+        let store = layers.store;
+        identity::open_or_create(&writer(&world, &store)).await.unwrap();
+        store.list("names/", None).await.unwrap();
+        assert_eq!(layers.marks.unproven().await, [""; 0]);
+        let key = key::marker_key(key::NAMES);
+        let (sound, _) = bare.get(&key).await.unwrap();
+        let mut damaged = sound.to_vec();
+        damaged[40] ^= 1;
+        bare.put(&key, Bytes::from(damaged)).await.unwrap();
+        let began = env.now();
+        let told = store.list("names/", None).await.unwrap_err();
+        assert!(env.now().since(began) < std::time::Duration::from_secs(1), "it is not awaited");
+        assert_eq!(told.kind(), rekindle_base::Kind::Unavailable, "callers may wait for it");
+        assert!(told.to_string().contains("copy rekindle.json to names/.rekindle"), "{told}");
+        let unproven = layers.marks.unproven().await;
+        assert!(unproven.len() == 1 && unproven[0].contains("'names/'"), "{unproven:?}");
+        bare.put(&key, sound).await.unwrap();
+        assert_eq!(layers.marks.unproven().await, [""; 0]);
+        store.list("names/", None).await.unwrap();
     });
 }
 
@@ -132,7 +163,7 @@ fn a_write_into_a_bucket_costs_no_look_afterwards() {
         let env = world.env();
         world.block_on(async {
             let (metered, meter) = meter::wrap(&env, bare);
-            let store = wrap(&env, metered);
+            let store = wrap(&env, metered).0;
             identity::open_or_create(&writer(&world, &store)).await.unwrap();
             store.list("packs/data/", None).await.unwrap();
             let before = meter.read(meter::Call::Get).calls;
@@ -151,7 +182,7 @@ fn what_is_found_costs_nothing_more() {
     world.block_on(async {
         let (metered, meter) = meter::wrap(&env, Mem::store());
         let (faulty, _) = fault::wrap(&env, metered, fault::Plan::default());
-        let store = wrap(&env, faulty);
+        let store = wrap(&env, faulty).0;
         let writer = writer(&world, &store);
         identity::open_or_create(&writer).await.unwrap();
         let held = writer.read::<Identity>(key::IDENTITY).await.unwrap().unwrap();
