@@ -87,14 +87,44 @@ impl Handshake {
                     (size, flags) = wire::export_info(&payload).unwrap_or((size, flags));
                 }
                 kind => {
-                    let text = String::from_utf8_lossy(&payload);
-                    let what =
-                        format!("it refuses the volume '{export}' (reply {kind:#x}): {text}");
-                    return Err(strange(&what));
+                    let text = String::from_utf8_lossy(&payload).into_owned();
+                    return Err(io::Error::other(Refusal {
+                        export: export.to_owned(),
+                        kind,
+                        text,
+                    }));
                 }
             }
         }
         Ok(NbdClient { socket: self.socket, size, flags, out: Vec::new() })
+    }
+}
+
+/// The error of a server that answers, and does not open an export. It is inside of an
+/// [`io::Error`].
+#[derive(Debug)]
+pub struct Refusal {
+    pub export: String,
+    /// The number of the reply.
+    pub kind: u32,
+    /// The reason, in the server's words.
+    pub text: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { export, kind, text } = self;
+        write!(to, "it refuses the volume '{export}' (reply {kind:#x}): {text}")
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl Refusal {
+    /// Returns the refusal that an error is, if it is one.
+    #[must_use]
+    pub fn of(error: &io::Error) -> Option<&Refusal> {
+        error.get_ref()?.downcast_ref()
     }
 }
 

@@ -25,6 +25,11 @@ pub fn run(common: &Common, stop: &Stop) -> Outcome {
     let mut interrupts = client.interrupts()?;
     let mut follower = Follower::new(stop.drain);
     follower.unserved = unserved(&client);
+    if interrupts.interrupted() {
+        return Err(
+            Failure::new("broken off before the daemon was told to stop").kind(Kind::Unavailable)
+        );
+    }
     let begun: StopProgress = client.post("/api/v1/shutdown", &json!({ "drain": stop.drain }))?;
     let mut ended = begun.phase == "ended";
     follower.show(&begun);
@@ -68,6 +73,10 @@ fn killed(dir: &Path) -> Failure {
         .kind(Kind::Unavailable)
 }
 
+fn not_waiting() -> Failure {
+    Failure::new("not waiting any longer: the daemon goes on stopping").kind(Kind::Unavailable)
+}
+
 fn restarted() -> Failure {
     Failure::new("the daemon serves again: it died while it stopped, and was started again")
         .next("`rekindle stop` once more")
@@ -80,6 +89,9 @@ fn wait_until_gone(client: &Client, interrupts: &mut crate::client::Interrupts) 
     for _ in 0..tries {
         if !client.is_there() {
             return Ok(());
+        }
+        if interrupts.interrupted() {
+            return Err(not_waiting());
         }
         interrupts.pause(PAUSE);
     }
@@ -126,8 +138,7 @@ impl Follower {
     /// Turns a draining stop into a quick one at the first Ctrl-C; the next one ends the waiting.
     fn interrupt(&mut self, client: &Client) -> Outcome {
         if !self.draining || self.hurried {
-            return Err(Failure::new("not waiting any longer: the daemon goes on stopping")
-                .kind(Kind::Unavailable));
+            return Err(not_waiting());
         }
         self.hurried = true;
         self.bar.suspend(|| {

@@ -20,7 +20,7 @@ use rekindle_base::limits::SECTOR_BYTES;
 use rekindle_base::units::format_size;
 use rekindle_env::Address;
 use rekindle_front::http::api::Volume;
-use rekindle_nbd_client::NbdClient;
+use rekindle_nbd_client::{NbdClient, Refusal};
 use rekindle_supervise::endpoints;
 use rekindle_supervise::signals::StopSignals;
 use rekindle_terminal::failure::{Failure, Outcome};
@@ -333,9 +333,21 @@ fn prepare(client: &Client, import: &Import, image_bytes: u64) -> Outcome<(Volum
             may_be_written(import, &volume)?;
             Ok((volume, false))
         }
-        Some(_) => Err(Failure::new(format!("there is a volume '{}' already", import.volume))
-            .next("--resume goes on with an import that broke off; --overwrite loses its content")
-            .kind(Kind::Exists)),
+        Some(volume) => {
+            let goes_on = !stream::is_standard(&import.file)
+                && import.format.unwrap_or(format_of(&import.file)) == Format::Raw
+                && Mark::new(client.dir(), &volume.id, &import.file)
+                    .and_then(|mark| mark.check(&import.volume))
+                    .is_ok();
+            Err(Failure::new(format!("there is a volume '{}' already", import.volume))
+                .next(match goes_on {
+                    true => {
+                        "--resume goes on with the import that broke off; --overwrite begins again"
+                    }
+                    false => "--overwrite loses its content",
+                })
+                .kind(Kind::Exists))
+        }
     }
 }
 
@@ -392,7 +404,7 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
         Some(snapshot) => format!("{}@{snapshot}", export.name),
         None => export.name.clone(),
     };
-    let target = Target::open(&export.file, export.force)?;
+    let target = Target::open(&export.file, export.force, &watch.breaker)?;
     let (bytes, damaged) = match format {
         Format::Raw => {
             let read = raw::export(&place, &source, &target, export.skip_damaged, &mut watch);
@@ -410,7 +422,7 @@ pub fn export(common: &Common, export: &Export) -> Outcome {
         }
     };
     let is_stream = target.is_stream();
-    target.finish()?;
+    watch.judged(target.finish())?;
     drop(watch);
     if is_stream {
         // Standard output has the disk.
@@ -447,6 +459,9 @@ fn unusable(file: &Path, error: &std::io::Error) -> Failure {
 }
 
 fn broken(place: &Address, error: &std::io::Error) -> Failure {
+    if let Some(Refusal { export, text, .. }) = Refusal::of(error) {
+        return Failure::new(format!("the daemon does not open '{export}'")).because(text);
+    }
     Failure::new(format!("the daemon at {place} stopped answering"))
         .because(error)
         .kind(Kind::Unavailable)

@@ -1,12 +1,16 @@
 //! Images in pipes: raw ones, from standard input and to standard output.
 
-use super::{Watch, unusable};
+use super::Watch;
+use crate::nbd::Breaker;
+use rekindle_base::Kind;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{dup, read, retry_on_intr};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
+use rustix::io::{Errno, dup, read, retry_on_intr, write};
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, IsTerminal, Stdin, Write};
+use std::io::{self, IsTerminal, Stdin};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// The name that means standard input, or output.
@@ -38,7 +42,9 @@ impl Input {
     /// Fills a piece, and returns the count of its bytes: fewer at the end. `done` bytes came
     /// before.
     pub fn fill(&self, piece: &mut [u8], done: u64, watch: &mut Watch<'_>) -> Outcome<usize> {
-        let failed = |errno: rustix::io::Errno| unusable(Path::new(STANDARD), &errno.into());
+        let failed = |errno: Errno| {
+            Failure::new("standard input cannot be read").because(io::Error::from(errno))
+        };
         let mut filled = 0;
         while filled < piece.len() {
             watch.look(done + filled as u64)?;
@@ -57,23 +63,30 @@ impl Input {
 
 /// Standard output, which gets the bytes of a disk in their order.
 pub struct Output {
-    file: File,
+    file: OwnedFd,
+    /// Ends the wait for a reader that takes nothing.
+    breaker: Breaker,
     at: Cell<u64>,
     end: Cell<u64>,
 }
 
 impl Output {
-    /// Opens standard output, which must not be a terminal; returns its file, too.
-    pub fn open() -> Outcome<(Self, File)> {
+    /// Opens standard output, which must not be a terminal; returns its file, too. `breaker` ends
+    /// waits for its reader.
+    pub fn open(breaker: &Breaker) -> Outcome<(Self, File)> {
         let output = io::stdout();
         if output.is_terminal() {
             return Err(Failure::usage("standard output is a terminal")
                 .next("`rekindle volume export vm1 - | zstd > vm1.img.zst`"));
         }
-        let failed = |error: io::Error| unusable(Path::new(STANDARD), &error);
-        let file = dup(&output).map(File::from).map_err(|errno| failed(errno.into()))?;
-        let same = file.try_clone().map_err(failed)?;
-        Ok((Self { file, at: Cell::new(0), end: Cell::new(0) }, same))
+        let failed = |errno: Errno| write_failed(&errno.into());
+        let same = dup(&output).map_err(failed)?;
+        let file = match patient(&same) {
+            Some(file) => file,
+            None => dup(&output).map_err(failed)?,
+        };
+        let breaker = breaker.clone();
+        Ok((Self { file, breaker, at: Cell::new(0), end: Cell::new(0) }, same.into()))
     }
 
     /// Sets the count of all bytes.
@@ -84,7 +97,7 @@ impl Output {
     /// Writes data behind all that was written; what was left out in between is zeros.
     pub fn write(&self, at: u64, data: &[u8]) -> io::Result<()> {
         self.zeros_to(at)?;
-        (&self.file).write_all(data)?;
+        self.put(data)?;
         self.at.set(at + data.len() as u64);
         Ok(())
     }
@@ -99,11 +112,49 @@ impl Output {
         let zeros = vec![0; usize::try_from(left.min(ZEROS)).unwrap_or(0)];
         while left > 0 {
             let some = left.min(ZEROS);
-            (&self.file).write_all(&zeros[..usize::try_from(some).unwrap_or(0)])?;
+            self.put(&zeros[..usize::try_from(some).unwrap_or(0)])?;
             left -= some;
         }
         self.at.set(to);
         Ok(())
+    }
+
+    fn put(&self, data: &[u8]) -> io::Result<()> {
+        let mut left = data;
+        while !left.is_empty() {
+            if self.breaker.is_broken() {
+                return Err(io::ErrorKind::ConnectionAborted.into());
+            }
+            match retry_on_intr(|| write(&self.file, left)) {
+                Ok(count) => left = &left[count..],
+                Err(Errno::AGAIN) => {
+                    let mut wanted = [PollFd::new(&self.file, PollFlags::OUT)];
+                    retry_on_intr(|| poll(&mut wanted, Some(&LOOK)))?;
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a pipe anew, so that no write into it waits. The flag of the pipe that was given is shared
+/// with other programs.
+fn patient(output: &OwnedFd) -> Option<OwnedFd> {
+    let is_pipe = fstat(output).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_fifo());
+    let path = format!("/proc/self/fd/{}", output.as_raw_fd());
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    is_pipe.then(|| open(path, flags, Mode::empty()).ok()).flatten()
+}
+
+/// The error of a write to standard output.
+pub fn write_failed(error: &io::Error) -> Failure {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe => {
+            Failure::new("the program that reads standard output has ended before the disk did")
+                .kind(Kind::Io)
+        }
+        _ => Failure::new("standard output cannot be written").because(error),
     }
 }
 
@@ -116,7 +167,8 @@ mod tests {
     fn what_is_left_out_is_zeros_and_nothing_goes_back() {
         let mut file = tempfile::tempfile().expect("a file");
         let output = Output {
-            file: file.try_clone().expect("a clone"),
+            file: file.try_clone().expect("a clone").into(),
+            breaker: Breaker::default(),
             at: Cell::new(0),
             end: Cell::new(0),
         };
@@ -132,5 +184,26 @@ mod tests {
         file.rewind().expect("the beginning");
         file.read_to_end(&mut found).expect("read");
         assert!(found == expected);
+    }
+
+    #[test]
+    fn a_reader_that_takes_nothing_keeps_no_user_from_ending_it() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let writer = OwnedFd::from(writer);
+        let file = patient(&writer).expect("a pipe");
+        let breaker = Breaker::default();
+        let output = Output { file, breaker: breaker.clone(), at: Cell::new(0), end: Cell::new(0) };
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            breaker.break_off();
+        });
+        output.write(0, &vec![1; 4 << 20]).expect_err("it was broken off");
+        ending.join().expect("it has ended");
+        // The given end waits as before.
+        let flags = rustix::fs::fcntl_getfl(&writer).expect("flags");
+        assert!(!flags.contains(OFlags::NONBLOCK));
+        drop(reader);
+        let gone = rustix::io::write(&writer, &[0]).expect_err("no reader").into();
+        assert!(write_failed(&gone).error.contains("has ended before"));
     }
 }

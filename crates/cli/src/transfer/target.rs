@@ -4,6 +4,7 @@
 
 use super::stream::{self, Output};
 use super::unusable;
+use crate::nbd::Breaker;
 use rekindle_base::Kind;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, SeekFrom};
@@ -36,10 +37,11 @@ enum Place {
 }
 
 impl Target {
-    /// Opens a target. `force`: its content may be lost.
-    pub fn open(path: &Path, force: bool) -> Outcome<Self> {
+    /// Opens a target. `force`: its content may be lost. `breaker` ends waits for the reader of a
+    /// stream.
+    pub fn open(path: &Path, force: bool, breaker: &Breaker) -> Outcome<Self> {
         if stream::is_standard(path) {
-            let (output, file) = Output::open()?;
+            let (output, file) = Output::open(breaker)?;
             return Ok(Self { path: path.to_owned(), file, place: Place::Stream(output), force });
         }
         let failed = |error: io::Error| unusable(path, &error);
@@ -110,7 +112,10 @@ impl Target {
             Place::Stream(output) => output.write(at, data),
             _ => self.file.write_all_at(data, at),
         };
-        written.map_err(|error| unusable(&self.path, &error))
+        written.map_err(|error| match self.is_stream() {
+            true => stream::write_failed(&error),
+            false => unusable(&self.path, &error),
+        })
     }
 
     /// Writes zeros. A fresh file has them already, and a stream gets them with what follows.
@@ -125,7 +130,7 @@ impl Target {
     pub fn finish(mut self) -> Outcome {
         let failed = |error: io::Error| unusable(&self.path, &error);
         if let Place::Stream(output) = &self.place {
-            return output.finish().map_err(failed);
+            return output.finish().map_err(|error| stream::write_failed(&error));
         }
         self.file.sync_all().map_err(failed)?;
         let Place::Part(part) = &self.place else { return Ok(()) };
@@ -235,7 +240,8 @@ mod tests {
     fn what_is_not_finished_leaves_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let entries = || std::fs::read_dir(folder.path()).expect("a folder").count();
-        let target = Target::open(&folder.path().join("a.img"), false).expect("a target");
+        let target = Target::open(&folder.path().join("a.img"), false, &Breaker::default())
+            .expect("a target");
         assert_eq!(target.file.metadata().expect("there").mode() & 0o777, 0o600);
         assert_eq!(entries(), 1);
         drop(target);
@@ -247,7 +253,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.img");
         let [one, other] = [1, 2].map(|byte| {
-            let target = Target::open(&path, false).expect("nothing is there yet");
+            let target =
+                Target::open(&path, false, &Breaker::default()).expect("nothing is there yet");
             target.write(0, &[byte; 8]).expect("written");
             target
         });
@@ -263,7 +270,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("a.img");
         for force in [false, true] {
-            let target = Target::open(&path, force).expect("a target");
+            let target = Target::open(&path, force, &Breaker::default()).expect("a target");
             let Place::Part(part) = &target.place else { panic!("a file") };
             let part = part.clone();
             std::fs::remove_file(&part).expect("there");
