@@ -298,9 +298,20 @@ impl Drop for Daemon {
         println!("--- the daemon said:\n{}", trace.get(tail..).unwrap_or(&trace));
         let _ = self.kill_all();
         self.remove_warm();
+        remove_warm_of_guests(&self.dir);
         if !failed {
             let _ = std::fs::remove_dir_all(&self.scratch);
         }
+    }
+}
+
+/// Removes the warm memory of nodes that went on in a daemon: each is named by the node's id, as
+/// the folder of the copies of its log is.
+fn remove_warm_of_guests(dir: &Path) {
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries(dir).flat_map(|above| entries(&above.path())) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let _ = std::fs::remove_file(format!("/dev/shm/rekindle-{name}.warm"));
     }
 }
 

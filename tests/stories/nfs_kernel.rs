@@ -1,6 +1,7 @@
 //! NFS in a cluster with the kernel's own client: a guest mounts at host two, while host one owns
 //! the volume. No program in it sees an error when the volume moves, when its owner's host stands
-//! still, and when that host is lost: what was synced is right, and locks are held.
+//! still, and when that host is lost, nor when its own host's daemon is killed: what was synced is
+//! right, and locks are held.
 
 use crate::cluster::{Hosts, NAMES};
 use crate::forwarding::row;
@@ -172,6 +173,15 @@ impl Scene {
         self.goes_on(&format!("moved to {}", NAMES[to]))
     }
 
+    /// Kills the daemon at the client's host, while host one has the volume.
+    fn kills_the_clients_host(&self) -> Result<()> {
+        let daemon = &self.hosts.hosts[1];
+        let worker = daemon.worker()?;
+        daemon.kill_worker()?;
+        daemon.wait_for_worker_after(worker)?;
+        self.goes_on("the client's host was killed")
+    }
+
     /// Loses host one, and ends the work.
     fn end(mut self) -> Result<()> {
         self.hosts.wait_for_holder(0)?;
@@ -193,6 +203,9 @@ fn moves_and_a_loss(name: &str, version: u32) -> Result<()> {
     let scene = Scene::new(name, version)?;
     scene.moves(0, 1)?;
     scene.moves(1, 0)?;
+    for _ in 0..2 {
+        scene.kills_the_clients_host()?;
+    }
     scene.end()
 }
 
