@@ -40,6 +40,26 @@ pub enum Error {
     /// A request that no volume can fulfil.
     #[error("{0}")]
     Invalid(String),
+    /// The volume has no snapshot of that name.
+    #[error(
+        "volume '{volume}' has no snapshot '{snapshot}': `rekindle snapshot ls {volume}` lists those it has"
+    )]
+    NoSnapshot {
+        /// The volume's name.
+        volume: String,
+        /// The name that was asked for.
+        snapshot: String,
+    },
+    /// The volume has a snapshot of the name that a new one was to have.
+    #[error(
+        "volume '{volume}' has a snapshot '{snapshot}' already: take another name, or remove that one first"
+    )]
+    HasSnapshot {
+        /// The volume's name.
+        volume: String,
+        /// The name.
+        snapshot: String,
+    },
     /// The host at which the volume's owner runs has said so to this one, which forwards requests.
     #[error("{message}")]
     Forwarded {
@@ -94,6 +114,8 @@ impl Error {
             Error::Closed(_) | Error::Unleased(_) => Kind::Unavailable,
             Error::NotCopied(_) => Kind::Refused,
             Error::Invalid(_) => Kind::Invalid,
+            Error::NoSnapshot { .. } => Kind::NotFound,
+            Error::HasSnapshot { .. } => Kind::Exists,
             Error::Forwarded { kind, .. } => *kind,
             Error::SetBack { .. } | Error::Lost { .. } | Error::Quarantined { .. } => Kind::Damaged,
         }

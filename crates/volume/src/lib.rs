@@ -26,7 +26,7 @@ pub use kind::{Cut, Kind, Kinds, OpenedHome, Sizes, is_of};
 pub use manage::hand_over::{Confirm, Moved};
 pub use manage::reap::Reaped;
 pub use manage::settings::WriteSettings;
-pub use manage::snapshots::{VolumeSnapshot, no_snapshot};
+pub use manage::snapshots::VolumeSnapshot;
 pub use manage::trash::TrashedVolume;
 pub use manage::versions::VolumeVersion;
 pub use registry::Transition;

@@ -71,6 +71,8 @@ fn called(name: &str) -> String {
         "packs_total" => "packs in the store",
         "bytes_total" => "length of these packs",
         "packs_live" => "packs in use",
+        "packs_young" => "unused packs, too young to delete",
+        "bytes_young" => "length of those",
         "is_unchanged" => "nothing changed since the last sweep",
         "packs_dead" => "packs to delete",
         "packs_sparse" => "packs to write anew",

@@ -117,8 +117,8 @@ impl Sweeper {
             found.add(counted);
             judged = plan::judge(tally, (&listing, &notes), &self.options, is_settled).await;
         }
-        let Judged { plan, live, waits, .. } = judged.map_err(ended)?;
-        (found.plan, found.live) = (plan, live);
+        let Judged { plan, live, young, waits, .. } = judged.map_err(ended)?;
+        (found.plan, found.live, found.young) = (plan, live, young);
         let tally = books.at_hand()?;
         let asked = std::mem::take(&mut found.plan.sparse);
         let below = self.options.compact_below;

@@ -15,6 +15,8 @@ pub(super) struct SweepFindings {
     pub(super) bytes: u64,
     /// Packs that roots reach.
     pub(super) live: u64,
+    /// Packs that are left alone as long as they are young, and their length, bytes.
+    pub(super) young: (u64, u64),
     pub(super) is_unchanged: bool,
     /// Metadata chunks that were read.
     pub(super) nodes: u64,
@@ -36,6 +38,11 @@ pub struct SweepPlan {
     pub bytes_total: u64,
     /// Of these, packs that roots reach.
     pub packs_live: u64,
+    /// Packs in which little or nothing is reached, and which are left alone as long as they are
+    /// young: a commit that reaches them may still be on its way.
+    pub packs_young: u64,
+    /// Length of these, bytes.
+    pub bytes_young: u64,
     /// Packs in which nothing is reached.
     pub packs_dead: u64,
     /// Mostly dead packs, whose live chunks would be written anew.
@@ -67,6 +74,7 @@ impl SweepFindings {
     pub(super) fn tell(&self, progress: &mut SweepProgress) {
         (progress.packs_total, progress.bytes_total) = (self.packs, self.bytes);
         (progress.packs_live, progress.is_unchanged) = (self.live, self.is_unchanged);
+        (progress.packs_young, progress.bytes_young) = self.young;
         progress.nodes_read = self.nodes;
         progress.counted_anew.clone_from(&self.anew);
         progress.miscounted.clone_from(&self.miscounted);
@@ -83,6 +91,8 @@ impl SweepFindings {
             packs_total: self.packs,
             bytes_total: self.bytes,
             packs_live: self.live,
+            packs_young: self.young.0,
+            bytes_young: self.young.1,
             packs_dead: count(dead.len()),
             packs_sparse: count(sparse.len()),
             notes: count(notes.len()),

@@ -26,6 +26,8 @@ pub(super) struct Judged {
     pub(super) plan: Plan,
     /// Packs in which something is alive.
     pub(super) live: u64,
+    /// Packs of which a sweep would free something once they are older, and their length, bytes.
+    pub(super) young: (u64, u64),
     /// Packs that are named and not listed, and of which no counted note says where their chunks
     /// are: not all of them, if there are many.
     pub(super) unlisted: Vec<PackId>,
@@ -81,6 +83,8 @@ pub(super) async fn judge(
         let Some(live_share) = share.filter(|_| its.is_none() || may_compact) else { continue };
         if !is_settled(&listed.0) {
             judged.waits = true;
+            judged.young.0 += 1;
+            judged.young.1 += u64::from(listed.1);
         } else if its.is_none() {
             judged.waits |= judged.plan.dead.len() >= limits::DEAD_FOUND_MAX;
             if judged.plan.dead.len() < limits::DEAD_FOUND_MAX {

@@ -16,6 +16,11 @@ pub struct SweepProgress {
     pub bytes_total: u64,
     /// Of these, packs that roots reach.
     pub packs_live: u64,
+    /// Packs in which little or nothing is reached, and which are left alone as long as they are
+    /// young: a commit that reaches them may still be on its way.
+    pub packs_young: u64,
+    /// Length of these, bytes.
+    pub bytes_young: u64,
     /// Whether the sweep read no content: nothing had changed since one that found nothing to do.
     pub is_unchanged: bool,
     /// Metadata chunks that were read to bring the counts up to date.

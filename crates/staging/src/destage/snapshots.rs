@@ -49,10 +49,10 @@ impl Staged {
         let taken = self.inner.env.wall_clock().0;
         let add = |vault: &Vault| {
             if vault.snapshots.iter().any(|one| one.name == name) {
-                return Err(Error::Invalid(format!(
-                    "volume {} has a snapshot '{name}' already: take another name, or remove that one first",
-                    vault.name
-                )));
+                return Err(Error::HasSnapshot {
+                    volume: vault.name.clone(),
+                    snapshot: name.to_owned(),
+                });
             }
             if vault.snapshots_taken >= limits::SNAPSHOTS_TAKEN_MAX {
                 return Err(Error::Invalid(format!(
@@ -115,10 +115,9 @@ impl Staged {
             next.snapshots.retain(|one| one.name != name);
             match next.snapshots.len() < vault.snapshots.len() {
                 true => Ok(next),
-                false => Err(Error::Invalid(format!(
-                    "volume {} has no snapshot '{name}': `rekindle snapshot ls {}` lists those it has",
-                    vault.name, vault.name
-                ))),
+                false => {
+                    Err(Error::NoSnapshot { volume: vault.name.clone(), snapshot: name.to_owned() })
+                }
             }
         };
         let is_gone = |vault: &Vault| vault.snapshots.iter().all(|one| one.name != name);

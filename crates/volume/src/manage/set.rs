@@ -11,6 +11,7 @@ use crate::manage::list;
 use crate::manage::settings::WriteSettings;
 use crate::registry::Inner;
 use crate::{Error, Info, records};
+use rekindle_staging::{Ack, Policy};
 use std::sync::Arc;
 
 /// Gives a volume other settings.
@@ -26,6 +27,13 @@ pub(crate) async fn set(
     let vault = records::find(&inner.writer, name).await?.value;
     let wanted = settings.of(&vault);
     check_copies(wanted.policy, wanted.copies)?;
+    if settings.ack == Some(Ack::Memory) && wanted.policy != Policy::Back {
+        // One that it has from before waits for the policy to come back.
+        return Err(Error::Invalid(
+            "ack memory says what the log promises, and this policy waits for the store instead: leave it out, or use policy back"
+                .to_owned(),
+        ));
+    }
     if wanted != vault {
         hand_over(inner, name, &Aim::Settings(settings), &|_, _| {}).await?;
     }

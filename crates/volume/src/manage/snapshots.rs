@@ -86,15 +86,10 @@ fn check_name(name: &str) -> Result<(), Error> {
 /// Finds a snapshot in a vault.
 fn find<'a>(vault: &'a Vault, snapshot: &str) -> Result<&'a Snapshot, Error> {
     let found = vault.snapshots.iter().find(|one| one.name == snapshot);
-    found.ok_or_else(|| no_snapshot(&vault.name, snapshot))
-}
-
-/// The error that a volume has no snapshot of this name.
-#[must_use]
-pub fn no_snapshot(volume: &str, snapshot: &str) -> Error {
-    Error::Invalid(format!(
-        "volume '{volume}' has no snapshot '{snapshot}': `rekindle snapshot ls {volume}` lists those it has"
-    ))
+    found.ok_or_else(|| {
+        let (volume, snapshot) = (vault.name.clone(), snapshot.to_owned());
+        rekindle_staging::Error::NoSnapshot { volume, snapshot }.into()
+    })
 }
 
 /// Makes a volume that begins with the content of a snapshot, and has the settings of its volume.

@@ -6,7 +6,7 @@ use rekindle_base::Kind;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
 use rekindle_env::sim::{Faults, World};
-use rekindle_staging::Policy;
+use rekindle_staging::{Ack, Policy};
 
 #[test]
 fn a_volume_grows_in_service_and_clients_see_it_when_they_come_anew() {
@@ -84,6 +84,14 @@ fn other_settings_come_with_a_generation_and_after_all_that_was_acknowledged() {
             (WriteSettings::default(), "no setting"),
             (copies(9), "too many"),
             (WriteSettings { policy: Some(Policy::Through), ..copies(1) }, "leave them out"),
+            (
+                WriteSettings {
+                    policy: Some(Policy::Through),
+                    ack: Some(Ack::Memory),
+                    ..WriteSettings::default()
+                },
+                "leave it out",
+            ),
         ] {
             let refused = bed.volumes.set("vm1", settings).await.unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
