@@ -187,6 +187,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a test of a wait on the real machine")]
     fn a_reader_that_takes_nothing_keeps_no_user_from_ending_it() {
         let (reader, writer) = io::pipe().expect("a pipe");
         let writer = OwnedFd::from(writer);

@@ -97,7 +97,7 @@ pub struct Salvaged {
 
 impl Salvaged {
     /// Adds findings, each once, however often they are met.
-    pub(super) fn note(&mut self, lines: &[String]) {
+    fn note(&mut self, lines: &[String]) {
         for line in lines {
             if self.lines.len() >= limits::SALVAGE_LINES_MAX {
                 return;
@@ -147,8 +147,8 @@ impl Drop for Wanting<'_> {
 
 impl Staged {
     /// Checks everything that the volume has in the datastore, snapshots included, and repairs what
-    /// can be repaired. Lost bytes are quarantined: reads of them are errors that name them, writes over them heal
-    /// them. A loss beyond `allowance` is not accepted at all, but reported
+    /// can be repaired. Lost bytes are quarantined: reads of them are errors that name them, writes
+    /// over them heal them. A loss beyond `allowance` is not accepted at all, but reported
     /// ([`Salvaged::withheld`]). A volume of records gives something up only with
     /// [`Allowance::ALL`], and only if its kind can go on without. `chunks` counts the chunks read.
     pub async fn salvage(
@@ -240,7 +240,11 @@ impl Staged {
             salvaged.back = self.whole_version(&mut salvaged, chunks).await?;
         }
         if let Some((kept, findings)) = beside {
-            self.mend_snapshots(kept, findings, &mut salvaged).await?;
+            let mended = self.mend_snapshots(kept, findings).await?;
+            salvaged.refetched += mended.refetched;
+            salvaged.from_parity += mended.from_parity;
+            salvaged.snapshots_lack = mended.lack;
+            salvaged.note(&mended.lines);
         }
         salvaged.quarantined_bytes =
             self.gate.lock().vault().lost.iter().map(|lost| lost.span).sum();

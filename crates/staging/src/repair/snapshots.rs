@@ -3,7 +3,6 @@
 //! those who read it, and the rest is as it was.
 
 use crate::ack::staged::Staged;
-use crate::repair::salvage::Salvaged;
 use crate::{Error, Snapshot, Vault, limits};
 use rekindle_content::salvage::{Findings, MayDrop, examine_each, settle};
 use rekindle_content::tree::{Root, prune};
@@ -34,19 +33,30 @@ impl Kept {
     }
 }
 
+/// The result of a repair.
+#[derive(Debug, Default)]
+pub(super) struct Mended {
+    /// Chunks that came back.
+    pub(super) refetched: u64,
+    /// Of these, from parity.
+    pub(super) from_parity: u64,
+    /// The snapshots that lack chunks, and how many: a name for each content.
+    pub(super) lack: Vec<(String, u64)>,
+    /// What was found and done, for the user.
+    pub(super) lines: Vec<String>,
+}
+
 impl Staged {
-    /// Brings back what `findings` miss in the contents of snapshots, and says in `salvaged` which
-    /// snapshots still lack something.
+    /// Brings back what `findings` miss in the contents of snapshots.
     pub(super) async fn mend_snapshots(
         self: &Arc<Self>,
         kept: Kept,
         findings: Findings,
-        salvaged: &mut Salvaged,
-    ) -> Result<(), Error> {
-        let (mut kept, mut findings) = (kept, findings);
+    ) -> Result<Mended, Error> {
+        let (mut kept, mut findings, mut mended) = (kept, findings, Mended::default());
         for _ in 0..limits::SALVAGE_PASSES_MAX {
             if findings.are_chunks_sound()
-                || !self.restore(&kept.roots, &findings, salvaged).await?
+                || !self.restore(&kept.roots, &findings, &mut mended).await?
             {
                 break;
             }
@@ -59,8 +69,8 @@ impl Staged {
         for damage in findings.damages() {
             *lack.entry(kept.names[damage.root].clone()).or_default() += 1;
         }
-        salvaged.snapshots_lack = lack.into_iter().collect();
-        Ok(())
+        mended.lack = lack.into_iter().collect();
+        Ok(mended)
     }
 
     /// Commits the chunks that come back. Returns whether there were any.
@@ -68,7 +78,7 @@ impl Staged {
         self: &Arc<Self>,
         roots: &[Root],
         findings: &Findings,
-        salvaged: &mut Salvaged,
+        mended: &mut Mended,
     ) -> Result<bool, Error> {
         let _turn = self.turn().await;
         let mut batch = self.inner.content.batch();
@@ -102,9 +112,9 @@ impl Staged {
             self.rewrite(change, has_landed).await?;
         }
         batch.committed();
-        salvaged.note(&restored.lines);
-        salvaged.refetched += restored.refetched;
-        salvaged.from_parity += restored.from_parity;
+        mended.lines.extend(restored.lines);
+        mended.refetched += restored.refetched;
+        mended.from_parity += restored.from_parity;
         Ok(restored.again || restored.refetched > 0)
     }
 }
