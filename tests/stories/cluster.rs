@@ -550,3 +550,26 @@ fn a_volume_that_gets_copies_later_survives_its_host() -> Result<()> {
     check_at(&mut promises, &hosts.hosts[1], "disk")?;
     hosts.end(&[0])
 }
+
+#[test]
+fn a_disk_in_the_trash_of_a_lost_host_comes_back_at_its_holder() -> Result<()> {
+    let mut hosts = Hosts::new("cl-trash", 2)?;
+    hosts.wait_for_holder(0)?;
+    for name in ["disk", "junk"] {
+        hosts.hosts[0].cli(&["volume", "create", name, "--size", "8M", "--copies", "1"])?;
+    }
+    let mut promises = Promises::new(2048);
+    write_for(&mut promises, &hosts.hosts[0], "disk", Duration::from_millis(300))?;
+    for name in ["disk", "junk"] {
+        hosts.hosts[0].cli(&["volume", "rm", name, "--force"])?;
+    }
+    let node = hosts.node(0)?;
+    hosts.lose(0)?;
+    hosts.wait_for_guest(1, &node)?;
+    hosts.hosts[1].cli(&["volume", "restore", "disk"])?;
+    check_at(&mut promises, &hosts.hosts[1], "disk")?;
+    hosts.hosts[1].cli(&["volume", "purge", "junk"])?;
+    let trash = hosts.hosts[1].cli(&["volume", "trash"])?;
+    ensure!(trash.as_array().is_some_and(Vec::is_empty), "{trash}");
+    hosts.end(&[0])
+}

@@ -168,6 +168,23 @@ fn a_stop_keeps_what_is_unfinished_and_a_draining_one_empties_first() -> Result<
 }
 
 #[test]
+fn a_stop_right_after_a_start_knows_what_the_last_life_left() -> Result<()> {
+    let mut daemon = owing("stop-early", &[])?;
+    daemon.cli(&["stop"])?;
+    daemon.stop()?;
+    for words in [&["stop"][..], &["stop", "--drain"]] {
+        daemon.up()?;
+        let ended = daemon.cli(words)?;
+        let is_empty = ended["kept_bytes"] == 0 && ended["kept_volumes"] == 0;
+        assert_eq!(is_empty, words.len() > 1, "{ended}");
+        daemon.stop()?;
+    }
+    daemon.up()?;
+    assert_eq!(daemon.cli(&["volume", "show", "vm1"])?["checkpoint"], 64);
+    all_is_there(&mut daemon)
+}
+
+#[test]
 fn ctrl_c_makes_a_quick_stop_of_one_that_drains_into_a_store_that_is_away() -> Result<()> {
     let mut daemon = owing("abort_drain", &[])?;
     daemon.store_goes()?;

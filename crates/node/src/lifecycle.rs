@@ -341,9 +341,18 @@ async fn stop(
         for node in guests.iter().chain([&node]) {
             crate::service::cluster::rest(node).await;
         }
+        if drain {
+            // What the last life has left is brought into service a moment after a start.
+            for node in guests.iter().chain([&node]) {
+                crate::work::bring_all(node).await;
+            }
+        }
         let mut drained = node.volumes.stop(drain).await;
         for guest in &guests {
             drained = drained.and(guest.volumes.stop(drain).await);
+        }
+        for node in guests.iter().chain([&node]) {
+            service.keeps(crate::work::left_in_log(node).await);
         }
         service.enter(Phase::Log);
         // Even after a failed drain: the logs must be closed in order.

@@ -161,3 +161,8 @@ pub const ANSWER_WAIT: Duration = Duration::from_secs(1);
 pub const WORD_BYTES_MAX: usize = 63;
 /// Pause after a takeover that did not succeed.
 pub const TAKEOVER_RETRY: Duration = Duration::from_secs(2);
+
+/// Most owners of the volumes in the trash under one name that a request goes to.
+pub const OWNERS_OF_A_NAME_MAX: usize = 64;
+/// Longest look, at a stop, for changes that the log has of volumes that were not in service.
+pub const LEFT_LOOK: Duration = Duration::from_secs(2);

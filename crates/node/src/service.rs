@@ -97,6 +97,8 @@ struct Inner {
     phase: watch::Sender<Phase>,
     /// Whether a client was told that the stop has ended.
     end_told: watch::Sender<bool>,
+    /// Volumes that were not in service when the stop had ended, and of which logs have changes.
+    kept_volumes: Mutex<Option<u64>>,
 }
 
 /// A phase of a stop.
@@ -165,6 +167,7 @@ impl Service {
             shutdown: watch::channel(None).0,
             phase: watch::channel(Phase::Serving).0,
             end_told: watch::channel(false).0,
+            kept_volumes: Mutex::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -259,12 +262,20 @@ impl Service {
         }
     }
 
+    /// Notes that the log keeps changes of so many volumes that were not in service, at a stop.
+    pub(crate) fn keeps(&self, volumes: u64) {
+        *self.inner.kept_volumes.lock().get_or_insert(0) += volumes;
+    }
+
     /// Returns the progress of the stop.
     #[must_use]
     pub fn progress(&self) -> StopProgress {
         let phase = *self.inner.phase.borrow();
-        let found = self.present().and_then(|node| node.volumes.stop_progress());
-        let mut progress = found.unwrap_or_default();
+        let mut progress = StopProgress::default();
+        for one in self.nodes().iter().filter_map(|node| node.volumes.stop_progress()) {
+            progress.add(one);
+        }
+        progress.kept_volumes = *self.inner.kept_volumes.lock();
         phase.word().clone_into(&mut progress.phase);
         match phase {
             Phase::Sessions => {

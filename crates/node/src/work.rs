@@ -8,6 +8,7 @@ mod sweep;
 mod verify;
 
 pub use attach::attach;
+pub use recover::{bring_all, left_in_log};
 pub use salvage::{rows as salvage_rows, salvage};
 pub use space::space;
 pub use sweep::{By, leave, plan as plan_sweep, status as sweep_status, sweep};

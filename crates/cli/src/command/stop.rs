@@ -155,22 +155,26 @@ impl Follower {
         // The numbers are known only if the very end was seen.
         let end = self.last.filter(|last| last.phase == "ended");
         let kept = end.as_ref().map(|end| end.kept_bytes);
-        let drained = self.draining.then(|| kept.map(|kept| kept == 0));
+        let others = end.as_ref().and_then(|end| end.kept_volumes);
+        let drained = self.draining.then(|| kept.map(|kept| kept == 0 && others == Some(0)));
         common.told(
             &json!({
                 "stopped": true, "drained": drained.flatten(), "kept_bytes": kept,
-                "volumes": end.map(|end| end.volumes),
+                "kept_volumes": others, "volumes": end.map(|end| end.volumes),
             }),
             &match kept {
                 Some(0) if self.unserved > 0 => format!(
                     "stopped; the changes of {} volume(s) that could not be served are only in the log: keep this folder",
                     self.unserved
                 ),
-                Some(0) => "stopped; everything is in the store".to_owned(),
-                Some(kept) => {
+                Some(0) if others == Some(0) => "stopped; everything is in the store".to_owned(),
+                Some(0) if let Some(others) = others => format!(
+                    "stopped; changes of {others} volume(s) that were not in service are in the log for the next start"
+                ),
+                Some(kept) if kept > 0 => {
                     format!("stopped; {} are in the log for the next start", format_size(kept))
                 }
-                None => {
+                _ => {
                     "stopped; what is not in the store is in the log for the next start".to_owned()
                 }
             },

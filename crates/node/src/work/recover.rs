@@ -6,6 +6,7 @@
 //! goes out of service by itself later on, and whose clients do not come back.
 
 use crate::assemble::Node;
+use crate::limits;
 use rekindle_base::{Kind, Serial, VolumeId};
 use rekindle_datastore::key;
 use rekindle_staging::{Error as StagingError, Vault, VaultState};
@@ -53,6 +54,26 @@ pub async fn recover(node: Weak<Node>) {
             parking.notify_one();
         }
     }
+}
+
+/// Brings all volumes with unfinished changes into service, as far as they can be: the node is to
+/// stop when they are drained.
+pub async fn bring_all(node: &Arc<Node>) {
+    look(node).await;
+}
+
+/// Counts the volumes that were not in service in this life and of which the log has changes that
+/// the store lacks, as far as the log knows. Asks the store for nothing.
+pub async fn left_in_log(node: &Node) -> u64 {
+    let look = node.env.timeout(limits::LEFT_LOOK, node.log.unfinished_volumes()).await;
+    let Ok(Ok(unfinished)) = look else {
+        return u64::from(!node.log.holds_nothing());
+    };
+    let parked = node.staging.parked();
+    let is_left = |(volume, serial): &&(VolumeId, Serial)| {
+        node.log.released(*volume) < *serial && parked.iter().all(|(one, _)| one != volume)
+    };
+    unfinished.iter().filter(is_left).count() as u64
 }
 
 /// Recovers the volumes out of service that have unfinished changes. Returns the number of those

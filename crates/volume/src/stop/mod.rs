@@ -40,12 +40,29 @@ pub struct StopProgress {
     pub backlog_bytes: u64,
     /// Bytes that the volumes out of service still owed; they are in the log.
     pub kept_bytes: u64,
+    /// Volumes that were not in service, and of which the log has changes; `None`: not known (yet).
+    pub kept_volumes: Option<u64>,
     /// Whether the stop waits for the backlog.
     pub draining: bool,
     /// Time until the backlog is in the datastore, if known.
     pub eta_ms: Option<u64>,
     /// What the stop waits for, for users.
     pub waits_for: String,
+}
+
+impl StopProgress {
+    /// Adds the stop of another node of the same process.
+    pub fn add(&mut self, other: StopProgress) {
+        self.volumes += other.volumes;
+        self.done += other.done;
+        self.backlog_bytes += other.backlog_bytes;
+        self.kept_bytes += other.kept_bytes;
+        self.draining |= other.draining;
+        self.eta_ms = self.eta_ms.max(other.eta_ms);
+        if self.waits_for.is_empty() {
+            self.waits_for = other.waits_for;
+        }
+    }
 }
 
 /// A stop under way.
@@ -82,6 +99,7 @@ impl Stopping {
             done,
             backlog_bytes,
             kept_bytes: self.kept_bytes.load(Ordering::Relaxed),
+            kept_volumes: None,
             draining,
             eta_ms: eta.map(|eta| u64::try_from(eta).unwrap_or(u64::MAX)),
             waits_for,
