@@ -338,14 +338,15 @@ async fn stop(
     let rest = async {
         let guests = service.guests().serving();
         service.enter(Phase::Volumes);
-        for node in guests.iter().chain([&node]) {
-            crate::service::cluster::rest(node).await;
-        }
         if drain {
-            // What the last life has left is brought into service a moment after a start.
+            // What the last life has left is brought into service a moment after a start. Before
+            // the leases end.
             for node in guests.iter().chain([&node]) {
                 crate::work::bring_all(node).await;
             }
+        }
+        for node in guests.iter().chain([&node]) {
+            crate::service::cluster::rest(node).await;
         }
         let mut drained = node.volumes.stop(drain).await;
         for guest in &guests {

@@ -180,9 +180,10 @@ impl Follower {
             },
         );
         if drained == Some(Some(false)) {
-            let why = match self.hurried {
-                true => "the drain was broken off",
-                false => "the daemon said why when it ended",
+            let why = match (self.hurried, others) {
+                (true, _) => "the drain was broken off",
+                (false, Some(1..)) => "not all volumes could be brought into service",
+                (false, _) => "the daemon said why when it ended",
             };
             return Err(Failure::new("not everything could be drained into the store")
                 .because(why)
