@@ -192,6 +192,8 @@ mod tests {
         let (reader, writer) = io::pipe().expect("a pipe");
         let writer = OwnedFd::from(writer);
         let file = patient(&writer).expect("a pipe");
+        let flags = rustix::fs::fcntl_getfl(&file).expect("flags");
+        assert!(flags.contains(OFlags::NONBLOCK), "else this test would not end");
         let breaker = Breaker::default();
         let output = Output { file, breaker: breaker.clone(), at: Cell::new(0), end: Cell::new(0) };
         let ending = std::thread::spawn(move || {
