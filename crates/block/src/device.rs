@@ -49,10 +49,7 @@ impl Device {
             attached => Self::new(attached?)?,
         };
         let found = device.staged.whole_snapshot(|one| one.name == snapshot).await?;
-        let found = found.ok_or_else(|| {
-            let (volume, snapshot) = (volume.to_owned(), snapshot.to_owned());
-            rekindle_staging::Error::NoSnapshot { volume, snapshot }
-        })?;
+        let found = found.ok_or_else(|| rekindle_staging::Error::no_snapshot(volume, snapshot))?;
         Ok(Self { snapshot: Some(found.number), size: found.size, ..device })
     }
 

@@ -51,11 +51,6 @@ pub struct Findings {
 }
 
 impl Findings {
-    async fn of(content: &Content, damages: Vec<Damage>) -> Result<Findings, Error> {
-        let copies = copies::search(content, &damages).await?;
-        Ok(Findings { damages, copies, ..Findings::default() })
-    }
-
     /// Whether nothing is missing.
     #[must_use]
     pub fn is_sound(&self) -> bool {
@@ -119,7 +114,7 @@ pub async fn examine(
     root: &Root,
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Findings, Error> {
-    Ok(examine_beside(content, root, &[], progress).await?.0)
+    examine_each(content, &[*root], progress).await
 }
 
 /// Like [`examine`], also for `others`, which share most of what they reach with `root`, so that
@@ -132,25 +127,25 @@ pub async fn examine_beside(
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<(Findings, Findings), Error> {
     let roots: Vec<Root> = [root].into_iter().chain(others).copied().collect();
-    let report = verify(content, &roots, progress).await?;
-    let footers = report.footers.into_iter().map(|(pack, _)| pack).collect();
+    let Findings { checked, damages, footers, copies } =
+        examine_each(content, &roots, progress).await?;
     let (damages, mut beside): (Vec<_>, Vec<_>) =
-        report.damages.into_iter().partition(|damage| damage.root == 0);
+        damages.into_iter().partition(|damage| damage.root == 0);
     beside.iter_mut().for_each(|damage| damage.root -= 1);
-    let found = Findings::of(content, damages).await?;
-    let first = Findings { checked: report.progress, footers, ..found };
-    Ok((first, Findings::of(content, beside).await?))
+    let first = Findings { checked, damages, footers, copies: copies.clone() };
+    Ok((first, Findings { damages: beside, copies, ..Findings::default() }))
 }
 
-/// Reads and checks everything below `roots`. [`Damage::root`] is an index of these.
+/// Like [`examine`], of several roots: [`Damage::root`] is an index of these.
 pub async fn examine_each(
     content: &Content,
     roots: &[Root],
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Findings, Error> {
     let report = verify(content, roots, progress).await?;
-    let found = Findings::of(content, report.damages).await?;
-    Ok(Findings { checked: report.progress, ..found })
+    let footers = report.footers.into_iter().map(|(pack, _)| pack).collect();
+    let copies = copies::search(content, &report.damages).await?;
+    Ok(Findings { checked: report.progress, damages: report.damages, footers, copies })
 }
 
 /// Like [`examine`], for a root that no record names any more and to which the caller wants to go

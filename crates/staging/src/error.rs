@@ -101,6 +101,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// The error that a volume has no snapshot of this name.
+    #[must_use]
+    pub fn no_snapshot(volume: &str, snapshot: &str) -> Self {
+        Self::NoSnapshot { volume: volume.to_owned(), snapshot: snapshot.to_owned() }
+    }
+
     /// The class of the error, which decides what to do about it.
     #[must_use]
     pub fn kind(&self) -> Kind {

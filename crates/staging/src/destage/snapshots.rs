@@ -115,9 +115,7 @@ impl Staged {
             next.snapshots.retain(|one| one.name != name);
             match next.snapshots.len() < vault.snapshots.len() {
                 true => Ok(next),
-                false => {
-                    Err(Error::NoSnapshot { volume: vault.name.clone(), snapshot: name.to_owned() })
-                }
+                false => Err(Error::no_snapshot(&vault.name, name)),
             }
         };
         let is_gone = |vault: &Vault| vault.snapshots.iter().all(|one| one.name != name);

@@ -6,7 +6,7 @@ use crate::ack::staged::Staged;
 use crate::{Error, Snapshot, Vault, limits};
 use rekindle_content::salvage::{Findings, MayDrop, examine_each, settle};
 use rekindle_content::tree::{Root, prune};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// The contents of snapshots that differ from the present one, each with the first of the
@@ -84,14 +84,14 @@ impl Staged {
         let mut batch = self.inner.content.batch();
         let (fates, restored) =
             settle(&self.inner.content, &mut batch, findings, MayDrop::Nothing).await?;
-        let mut moved = Vec::new();
+        let mut moved = HashMap::new();
         for root in roots {
             let new = match self.home.repair() {
                 None => prune(&mut batch, root, &fates).await?.root,
                 Some(home) => home.cut(&mut batch, root, &fates).await?.root,
             };
             if new != *root {
-                moved.push((*root, new));
+                moved.insert(*root, new);
             }
         }
         batch.flush().await?;
@@ -99,15 +99,13 @@ impl Staged {
             let change = |vault: &Vault| {
                 let mut next = vault.clone();
                 for content in next.snapshots.iter_mut().filter_map(|one| one.content.as_mut()) {
-                    let new = moved.iter().find(|(old, _)| *old == content.root);
-                    content.root = new.map_or(content.root, |(_, new)| *new);
+                    content.root = *moved.get(&content.root).unwrap_or(&content.root);
                 }
                 Ok(next)
             };
-            let is_old = |root: &Root| moved.iter().any(|(old, _)| old == root);
             let has_landed = |vault: &Vault| {
-                let contents = vault.snapshots.iter().filter_map(|one| one.content.as_ref());
-                contents.into_iter().all(|content| !is_old(&content.root))
+                let mut contents = vault.snapshots.iter().filter_map(|one| one.content.as_ref());
+                contents.all(|content| !moved.contains_key(&content.root))
             };
             self.rewrite(change, has_landed).await?;
         }

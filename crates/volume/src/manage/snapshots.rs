@@ -86,10 +86,7 @@ fn check_name(name: &str) -> Result<(), Error> {
 /// Finds a snapshot in a vault.
 fn find<'a>(vault: &'a Vault, snapshot: &str) -> Result<&'a Snapshot, Error> {
     let found = vault.snapshots.iter().find(|one| one.name == snapshot);
-    found.ok_or_else(|| {
-        let (volume, snapshot) = (vault.name.clone(), snapshot.to_owned());
-        rekindle_staging::Error::NoSnapshot { volume, snapshot }.into()
-    })
+    found.ok_or_else(|| rekindle_staging::Error::no_snapshot(&vault.name, snapshot).into())
 }
 
 /// Makes a volume that begins with the content of a snapshot, and has the settings of its volume.
