@@ -464,11 +464,14 @@ fn a_takeover_by_hand_a_rotation_and_a_folder_that_is_adopted() -> Result<()> {
     let guest = hosts.hosts[1].cli(&["cluster", "takeover", "one"])?;
     ensure!(guest["state"] == "serving" && guest["node"] == node.as_str(), "{guest}");
     check_at(&mut promises, &hosts.hosts[1], "copied")?;
-    refusal(NbdClient::connect(&hosts.hosts[1].socket(), "alone"), "lost machine")?;
-    // What is left of the node at its old host has the volume without copies.
+    // What is left of the node at its old host has the volume without copies, and brings it back.
     wait_until("the host to be a new node", || hosts.node(0).is_ok_and(|now| now != node))?;
     let left = hosts.hosts[0].dir.join("left").join(&node);
     ensure!(left.join("node.json").is_file(), "{}", left.display());
+    wait_until("the volume to be back", || {
+        NbdClient::connect(&hosts.hosts[1].socket(), "alone").is_ok()
+    })?;
+    check(&hosts.hosts[1], "alone", 1, 0..64)?;
     // A stop is no loss: nothing is taken over, and all is there again.
     hosts.hosts[1].stop()?;
     std::thread::sleep(Duration::from_secs(2));
@@ -529,6 +532,69 @@ fn holders_that_cannot_be_reached_are_told() -> Result<()> {
     })?;
     check(&hosts.hosts[0], "copied", 3, 0..64)?;
     check(&hosts.hosts[0], "alone", 2, 0..64)?;
+    hosts.end(&[])
+}
+
+#[test]
+fn a_host_that_is_back_brings_its_volumes_without_copies_with_it() -> Result<()> {
+    let mut hosts = Hosts::new("cl-back", 2)?;
+    let mut promises = Promises::new(2048);
+    hosts.hosts[0].create("alone", "8M", &[])?;
+    hosts.hosts[0].create("idle", "8M", &[])?;
+    hosts.hosts[0].create("binned", "8M", &[])?;
+    fill(&hosts.hosts[0], "idle", 2, 0..64)?;
+    fill(&hosts.hosts[0], "binned", 3, 0..64)?;
+    hosts.hosts[0].drain("idle")?;
+    hosts.hosts[0].cli(&["volume", "rm", "binned"])?;
+    let node = hosts.node(0)?;
+    // Twice: what came back goes on at the host's new node, and comes back once more.
+    for _ in 0..2 {
+        std::thread::scope(|scope| -> Result<()> {
+            let socket = hosts.hosts[0].socket();
+            let promises = &mut promises;
+            let writer = scope.spawn(move || -> Result<()> {
+                let mut client = NbdClient::connect(&socket, "alone")?;
+                promises.write_until(&mut client, 16, &mut for_story("back"), |_| false)
+            });
+            std::thread::sleep(Duration::from_millis(700));
+            let lost = hosts.node(0)?;
+            hosts.hosts[0].kill_all()?;
+            writer.join().expect("it does not panic")?;
+            // Longer than any lease.
+            hosts.wait_for_guest(1, &lost)
+        })?;
+        for name in ["alone", "idle"] {
+            refusal(NbdClient::connect(&hosts.hosts[1].socket(), name), "lost machine")?;
+        }
+        hosts.hosts[0].up()?;
+        check_at(&mut promises, &hosts.hosts[1], "alone")?;
+        let home = hosts.node(0)?;
+        for name in ["alone", "idle"] {
+            wait_until("the host's new node to have it", || {
+                let shown = hosts.hosts[1].cli(&["volume", "show", name]);
+                shown.is_ok_and(|shown| shown["owner"] == home.as_str())
+            })?;
+        }
+        check(&hosts.hosts[0], "idle", 2, 0..64)?;
+        hosts.wait_for_holder(0)?;
+    }
+    let kept = promises.acknowledged();
+    ensure!(kept > 100, "{kept}");
+    let reports = hosts.hosts[0].cli(&["cluster", "recoveries"])?;
+    ensure!(reports[0]["how"] == "return" && reports[1]["node"] == node.as_str(), "{reports}");
+    // What is in the trash keeps the log that may have some of it, and comes back by a restore.
+    let left = hosts.hosts[0].dir.join("left").join(&node).join("flash");
+    ensure!(std::fs::read_dir(&left)?.count() > 1, "{}", left.display());
+    hosts.hosts[1].cli(&["volume", "restore", "binned"])?;
+    wait_until("the volume to be back", || {
+        NbdClient::connect(&hosts.hosts[1].socket(), "binned").is_ok()
+    })?;
+    check(&hosts.hosts[1], "binned", 3, 0..64)?;
+    wait_until("the log to be gone", || {
+        std::fs::read_dir(&left).is_ok_and(|files| files.count() <= 1)
+    })?;
+    let health = hosts.hosts[0].status()?["health"].clone();
+    ensure!(health["state"] == "well", "{health}");
     hosts.end(&[])
 }
 

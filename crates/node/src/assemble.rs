@@ -19,7 +19,7 @@ use crate::core::{Core, Ground};
 use crate::incarnation::StartHost;
 use crate::node_file::{FolderLock, Keeper, NodeFile};
 use crate::own_record::OwnRecord;
-use crate::pinned::Pinned;
+use crate::pinned::{LeftBehind, Pinned};
 use crate::record::{NodeRecord, PeerNote};
 use crate::scale::Scale;
 use crate::starts::Landed;
@@ -70,6 +70,8 @@ pub struct Node {
     pub(crate) doubt: Arc<Notify>,
     /// Volumes that keep room of the log.
     pub(crate) pinned: Pinned,
+    /// Volumes that only logs have which earlier nodes of this host have left here.
+    pub(crate) left_behind: LeftBehind,
     /// The node's part in its cluster, once it is in one.
     pub(crate) membership: OnceLock<Membership>,
     /// The memory that outlives the process.
@@ -327,6 +329,7 @@ impl Node {
             lease,
             doubt: Arc::default(),
             pinned: Pinned::default(),
+            left_behind: LeftBehind::default(),
             membership: OnceLock::new(),
             warm,
             node_file: keeper,

@@ -105,6 +105,39 @@ impl Core {
     }
 }
 
+/// What serves the volumes of a log that a node has left behind, over its host's content.
+pub(crate) struct Remainder {
+    pub(crate) log: Log,
+    pub(crate) staging: Staging,
+    pub(crate) volumes: Volumes,
+}
+
+/// Puts together what serves the volumes of a log that was left behind. `writer`: of the life that
+/// wrote it.
+pub(crate) fn remainder(
+    settings: (&Config, Sizes, &Scale),
+    host: &Core,
+    (writer, log): (Writer, Log),
+    kinds: Vec<Box<dyn Kind>>,
+) -> Remainder {
+    let settings = staging_config(settings, true, Incarnation(0), Lease::for_ever());
+    let (env, content) = (writer.env.clone(), host.content.clone());
+    let staging =
+        Staging::start(env.clone(), log.clone(), content.clone(), writer.clone(), settings);
+    staging.works_for(host.writer.clone());
+    // What clients have seen of that life may not have been durable.
+    staging.unbroken_since(writer.life().incarnation.next());
+    let parts = Parts {
+        env,
+        writer,
+        content,
+        staging: staging.clone(),
+        kinds: Kinds::new(kinds),
+        read_ahead: false,
+    };
+    Remainder { log, staging, volumes: Volumes::open(parts) }
+}
+
 fn content_config(config: &Config, identity: &Identity, scale: &Scale) -> rekindle_content::Config {
     rekindle_content::Config {
         secret: identity.secret.0,

@@ -67,6 +67,8 @@ pub(crate) struct Facts {
     pub(crate) copies_behind: Vec<String>,
     /// Volumes that cannot come into service and keep room of the log, each with the reason.
     pub(crate) pinned: Vec<(String, String)>,
+    /// Volumes that only a log has which an earlier node has left here, in words.
+    pub(crate) left_behind: Vec<String>,
     /// Damage that the start found in the log.
     pub(crate) damage: Vec<String>,
     /// Whether the start found the warm memory damaged as a whole.
@@ -222,6 +224,9 @@ impl Troubles {
             );
             self.say("volume-keeps-log", false, None, message);
         }
+        for sentence in &facts.left_behind {
+            self.say("volumes-left-behind", false, None, sentence.clone());
+        }
         for sentence in &facts.stuck {
             // A restart of the daemon would not help, so it is not a wait of clients.
             self.say("volume-stuck", false, None, sentence.clone());
@@ -318,6 +323,7 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         failed: count(State::Error),
         salvaging: count(State::Salvaging),
         pinned: node.pinned.now(),
+        left_behind: node.left_behind.now(),
         damage: node.opened.damage.clone(),
         warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
         copies_missing: copies_missing(node),

@@ -5,7 +5,7 @@
 //! in a vault, or looks into the record ([`crate::fencing`]).
 
 use crate::Error;
-use crate::record::{HoldersNote, NodeRecord, PeerNote, read};
+use crate::record::{HoldersNote, LeftBehind, NodeRecord, PeerNote, read};
 use crate::starts::{Past, Starts};
 use rekindle_base::{Incarnation, NodeId};
 use rekindle_cluster::roster::Entry;
@@ -130,9 +130,7 @@ fn allow(
     if *permitted {
         return Ok(true);
     }
-    if let Some(host) = found.and_then(|found| found.host).filter(|host| *host != node) {
-        return Err(Error::TakenOver { node, host });
-    }
+    is_at_home(starts, node, found)?;
     let reason = match (past, found) {
         (Past::SetBack, _) | (_, None) => format!(
             "the store was set back to a time before the last start of this folder (node {node}): what this folder knows to \
@@ -145,6 +143,17 @@ fn allow(
         ),
     };
     Err(Error::Copied(reason))
+}
+
+/// An error when another host has taken over the node of a folder. Asked before the folder's log
+/// and warm memory are touched: they stay as that life has left them.
+pub fn is_at_home(starts: &Starts, node: NodeId, found: Option<&NodeRecord>) -> Result<(), Error> {
+    let there = found.filter(|found| !found.removed);
+    let host = there.and_then(|found| found.host).filter(|host| *host != node);
+    match host.filter(|_| starts.judge(found) != Past::Ours) {
+        Some(host) => Err(Error::TakenOver { node, host }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that a holder may take a lost node over: the record is as it was when the holder's wait
@@ -217,6 +226,10 @@ pub async fn start(
             copied_since: match beginning.lost {
                 true => Some(incarnation),
                 false => last.and_then(|last| last.copied_since),
+            },
+            left_behind: match beginning.host.takes {
+                Some(_) => last.and_then(|last| LeftBehind::by(last, writer.node)),
+                None => last.and_then(|last| last.left_behind),
             },
             host: Some(beginning.host.host).filter(|host| *host != writer.node),
             peer: beginning.host.peer.cloned(),

@@ -28,6 +28,7 @@ mod pinned;
 pub mod prices;
 pub mod record;
 mod recoveries;
+mod remains;
 mod scale;
 mod service;
 mod space;

@@ -55,6 +55,12 @@ pub const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time before a condemned pack is deleted. Longer than any read that began with an older root.
 pub const SWEEP_GRACE: Duration = Duration::from_secs(10);
 
+/// Pause before a log that was left behind is looked at again, the first time and later.
+pub const LEFT_AGAIN: Duration = Duration::from_secs(2);
+pub const LEFT_AGAIN_MAX: Duration = Duration::from_secs(60);
+/// Volumes of such a log that are handed over at once.
+pub const LEFT_AT_ONCE: usize = 8;
+
 /// Pause before a start is recorded again, after a full disk has prevented it.
 pub const NOTE_RETRY: Duration = Duration::from_secs(1);
 /// Time that a start waits for the end of an earlier worker of the same folder.

@@ -2,7 +2,7 @@
 //! service before a user does something. The log cannot free the segments that have these changes.
 
 use parking_lot::Mutex;
-use rekindle_base::VolumeId;
+use rekindle_base::{NodeId, VolumeId};
 use std::collections::BTreeMap;
 
 /// Such volumes of a node: each in words, and the reason with what to do.
@@ -13,6 +13,10 @@ impl Pinned {
     /// Notes that a volume cannot come into service, why, and what to do.
     pub(crate) fn note(&self, volume: VolumeId, name: &str, reason: String) {
         self.0.lock().insert(volume, (name.to_owned(), reason));
+    }
+
+    pub(crate) fn has(&self, volume: VolumeId) -> bool {
+        self.0.lock().contains_key(&volume)
     }
 
     /// Notes that a volume came into service.
@@ -28,6 +32,32 @@ impl Pinned {
     /// The volumes, each with the reason.
     pub(crate) fn now(&self) -> Vec<(String, String)> {
         self.0.lock().values().cloned().collect()
+    }
+}
+
+/// The volumes that only logs have which earlier nodes of this host have left here, and that are
+/// not back yet: for each node how many, and why the first one is not.
+#[derive(Default)]
+pub(crate) struct LeftBehind(Mutex<BTreeMap<NodeId, (usize, String)>>);
+
+impl LeftBehind {
+    pub(crate) fn note(&self, node: NodeId, count: usize, why: String) {
+        self.0.lock().insert(node, (count, why));
+    }
+
+    pub(crate) fn forget(&self, node: NodeId) {
+        self.0.lock().remove(&node);
+    }
+
+    /// What is not back, in words.
+    pub(crate) fn now(&self) -> Vec<String> {
+        let left = self.0.lock();
+        let words = |(node, (count, why)): (&NodeId, &(usize, String))| {
+            format!(
+                "{count} volume(s) of node {node}, which was taken over while this host was away, are in the log that it has                  left here, and not back yet: {why}"
+            )
+        };
+        left.iter().map(words).collect()
     }
 }
 

@@ -47,6 +47,9 @@ pub struct NodeRecord {
     /// not have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerNote>,
+    /// The last life at its own host, if a holder of copies has taken the node over since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_behind: Option<LeftBehind>,
     /// The holders of copies of its log. Formats 1 and 2 did not have it.
     #[serde(default, skip_serializing_if = "HoldersNote::is_first")]
     pub holders: HoldersNote,
@@ -59,6 +62,34 @@ pub struct NodeRecord {
     /// Whether a user has removed the node from the cluster: it is not started any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
+}
+
+/// The last life of a node at its own host. The log that it left there may have changes of volumes
+/// without copies, of this life and those before it, which are nowhere else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftBehind {
+    pub incarnation: Incarnation,
+    /// Tells the folder from copies of it that were made earlier.
+    pub nonce: u64,
+    /// Salt of its warm memory; absent: it had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arena: Option<u64>,
+}
+
+impl LeftBehind {
+    /// Returns the last life at the node's own host, if a holder takes over the node of this
+    /// record.
+    #[must_use]
+    pub fn by(last: &NodeRecord, node: NodeId) -> Option<Self> {
+        match (last.host, last.nonce) {
+            (Some(host), _) if host != node => last.left_behind,
+            (_, nonce) => nonce.map(|nonce| Self {
+                incarnation: last.incarnation,
+                nonce,
+                arena: last.arena.filter(|salt| *salt != 0),
+            }),
+        }
+    }
 }
 
 /// The way to a node's host.
@@ -130,6 +161,9 @@ impl Body for NodeRecord {
             }
             last if self.copied_since.is_some_and(|since| since > last) => {
                 Err("its copies were begun by a start that is yet to come".to_owned())
+            }
+            last if self.left_behind.is_some_and(|left| left.incarnation >= last) => {
+                Err("a life was left behind that is yet to come".to_owned())
             }
             last if self.holders.nodes.iter().any(|holder| holder.since > last) => {
                 Err("a holder's copies were completed by a start that is yet to come".to_owned())

@@ -11,6 +11,7 @@ mod follow;
 mod forward;
 pub mod guests;
 mod kept;
+mod left;
 mod mounts;
 mod movable;
 mod moves;

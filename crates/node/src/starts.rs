@@ -86,7 +86,13 @@ impl Starts {
     /// Whether the record names a start that this folder has noted.
     #[must_use]
     pub fn name(&self, found: &NodeRecord) -> bool {
-        found.nonce.is_some_and(|nonce| self.attempts.contains(&nonce) || is(self.landed, nonce))
+        found.nonce.is_some_and(|nonce| self.have(nonce))
+    }
+
+    /// Whether this nonce is of a start that this folder has noted.
+    #[must_use]
+    pub fn have(&self, nonce: u64) -> bool {
+        self.attempts.contains(&nonce) || is(self.landed, nonce)
     }
 
     /// Returns the incarnation of the next start, beyond any that the record or this folder may

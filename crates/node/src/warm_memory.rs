@@ -66,6 +66,50 @@ pub(crate) fn device_bytes(env: &Env, config: &Config) -> Result<Option<u64>, Er
     Ok(Some(room))
 }
 
+/// Maps the warm memory that an earlier node of this folder has left on this machine; `None`: there
+/// is none, or another process uses it.
+pub(crate) async fn look(
+    env: &Env,
+    (config, scale): (&Config, &Scale),
+    (node, store): (NodeId, StoreId),
+    sizes: Sizes,
+    path: &Path,
+) -> Option<Arena> {
+    let split = config.split_warm(sizes.warm_bytes, scale).ok()?;
+    // Only what is there: nothing is made.
+    env.memory().head(path, 1).ok().flatten()?;
+    let file = WarmFile {
+        env,
+        node,
+        store,
+        slot_bytes: slot_bytes(scale),
+        is_chosen: true,
+        folder: &config.dir,
+        path: path.to_owned(),
+        name: None,
+    };
+    file.map(split.slots, split.frames_bytes).await.ok()
+}
+
+/// The path of a node's warm memory; `None`: this machine has no place for one.
+pub(crate) fn place(
+    env: &Env,
+    config: &Config,
+    node: NodeId,
+    noted: Option<&str>,
+) -> Option<PathBuf> {
+    let usual = format!("rekindle-{node}.warm");
+    match (&config.warm, env.memory().default_folder()) {
+        (Some(path), _) => Some(path.clone()),
+        (None, Some(folder)) => Some(folder.join(noted.unwrap_or(&usual))),
+        (None, None) => None,
+    }
+}
+
+fn slot_bytes(scale: &Scale) -> u32 {
+    u32::try_from(scale.segment_bytes).unwrap_or(u32::MAX)
+}
+
 /// Maps the warm memory. A machine without a place for it serves all the same; only `ack=memory`
 /// promises less then, and a warning says so. `noted` is the name of the file, if it is not the
 /// usual one.
@@ -79,24 +123,19 @@ pub(crate) async fn open(
 ) -> Result<(Arena, WarmMemory), Error> {
     let watch = env.watch();
     let split = config.split_warm(sizes.warm_bytes, scale).map_err(Error::Usage)?;
-    let usual = format!("rekindle-{node}.warm");
-    let path = match (&config.warm, env.memory().default_folder()) {
-        (Some(path), _) => path.clone(),
-        (None, Some(folder)) => folder.join(noted.unwrap_or(&usual)),
-        (None, None) => {
-            tracing::warn!(
-                "this machine has no memory that outlives a process: name a file with --warm"
-            );
-            let arena = Arena::volatile(scale.slots_min);
-            let known = WarmMemory::of(&arena, sizes, None, noted.map(str::to_owned));
-            return Ok((arena, known));
-        }
+    let Some(path) = place(env, config, node, noted) else {
+        tracing::warn!(
+            "this machine has no memory that outlives a process: name a file with --warm"
+        );
+        let arena = Arena::volatile(scale.slots_min);
+        let known = WarmMemory::of(&arena, sizes, None, noted.map(str::to_owned));
+        return Ok((arena, known));
     };
     let mut file = WarmFile {
         env,
         node,
         store,
-        slot_bytes: u32::try_from(scale.segment_bytes).unwrap_or(u32::MAX),
+        slot_bytes: slot_bytes(scale),
         is_chosen: config.warm.is_some(),
         folder: &config.dir,
         path,

@@ -56,6 +56,8 @@ struct Volume {
     setup: Setup,
     /// One history for each block.
     blocks: Mutex<Vec<History>>,
+    /// Whether it was refused, since only the machine of its owner may have its last changes.
+    is_refused: AtomicBool,
 }
 
 impl Volume {
@@ -72,6 +74,7 @@ impl Volume {
             name: format!("v{number}"),
             setup: Setup { copies, on_missing_copy, ..setup.clone() },
             blocks: Mutex::new(vec![History::default(); BLOCKS]),
+            is_refused: AtomicBool::new(false),
         }
     }
 

@@ -27,7 +27,8 @@ pub enum Error {
     Deposed(String),
     /// The volume asked for no copies on other nodes, and this node has nothing but copies.
     #[error(
-        "volume {0} asked for no copies on other nodes: what it wrote last may be on the lost machine alone"
+        "volume {0} asked for no copies on other nodes: what it wrote last may be on the lost machine alone, and it comes \
+         back once that machine does"
     )]
     NotCopied(String),
     /// Another node may be taking this one over: what is read may be older than what that one has

@@ -55,7 +55,6 @@ pub const FORMATS: [(&str, u32); 1] = [(
 )];
 
 use ack::fence::Fence;
-use ack::lease::is_bound_to_its_machine;
 use ack::policy::{Means, Mode};
 use destage::destager;
 use destage::destager::Destager;
@@ -436,7 +435,7 @@ impl Inner {
     fn is_here(&self, vault: &Vault) -> Result<(), Error> {
         let is_copied = self.config.copied_from != Incarnation(0);
         match is_copied
-            && is_bound_to_its_machine(vault)
+            && vault.is_bound_to_its_machine()
             && vault.incarnation <= self.config.copied_from
             && !self.bound_no_more.lock().contains(&vault.id)
         {

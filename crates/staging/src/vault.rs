@@ -196,6 +196,13 @@ impl Body for Vault {
 }
 
 impl Vault {
+    /// Whether a life of the node that begins from copies of its log would refuse the volume: what
+    /// the log alone has acknowledged is not in the copies for sure.
+    #[must_use]
+    pub fn is_bound_to_its_machine(&self) -> bool {
+        self.policy == Policy::Back && self.copies == 0
+    }
+
     /// Makes the vault of a new volume: live and empty, without an owner, with the default policy.
     #[must_use]
     pub fn new(id: VolumeId, name: String, kind: String, size: u64, body: VaultBody) -> Self {

@@ -57,12 +57,12 @@ use registry::Inner;
 use registry::machine::{State, StateChange};
 use registry::transitional;
 use registry::view;
-use rekindle_base::VolumeId;
+use rekindle_base::{NodeId, VolumeId};
 use rekindle_content::Content;
 use rekindle_content::sweep::{Look, Roots, Sources, Written};
 use rekindle_datastore::record::Writer;
 use rekindle_env::{BoxFuture, Env};
-use rekindle_staging::{Ack, MissingCopy, Policy, Staging, VaultBody, VaultState};
+use rekindle_staging::{Ack, MissingCopy, Policy, Staging, Vault, VaultBody, VaultState};
 use repair::losses;
 use repair::salvage;
 use std::collections::BTreeMap;
@@ -139,6 +139,11 @@ impl Volumes {
     /// listing is that of the last look is not read again.
     pub async fn glance(&self) -> Result<Vec<Info>, Error> {
         list::glance(&self.inner).await
+    }
+
+    /// Reads the vaults of all volumes of a node, also of those in the trash, from the store.
+    pub async fn owned_by(&self, node: NodeId) -> Result<Vec<Vault>, Error> {
+        list::owned_by(&self.inner, node).await
     }
 
     /// Returns the names of the volumes of one kind, sorted. Beyond [`limits::NAMES_EXACT_MAX`]

@@ -45,6 +45,10 @@ impl Claim<'_> {
         log: rekindle_log::Config,
     ) -> Result<Claimed, Error> {
         let found = record.as_ref().map(|held| &held.value);
+        let is_own = copied_from == Incarnation(0) && self.host.takes.is_none();
+        if is_own && self.attempt.permission.is_none() {
+            incarnation::is_at_home(&self.attempt.before, self.attempt.node, found)?;
+        }
         let copied_from = self.go_on_from(found, copied_from).await?;
         let trusted = self.trusts(found);
         let beginning = Beginning {

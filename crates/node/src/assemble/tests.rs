@@ -34,9 +34,13 @@ fn config() -> Config {
     }
 }
 
+fn url(store: &TempDir) -> String {
+    format!("file://{}", store.path().display())
+}
+
 /// Starts a node. `store` is a folder of the real machine: stores in folders are not simulated.
 async fn start(env: &Env, store: &TempDir) -> Node {
-    let config = Config { store: Some(format!("file://{}", store.path().display())), ..config() };
+    let config = Config { store: Some(url(store)), ..config() };
     Node::assemble(env, config).await.expect("it starts")
 }
 
@@ -377,5 +381,31 @@ fn a_volume_of_another_kind_is_no_export() {
         assert!(refused.contains("'map'") && refused.contains("upgrade"), "{refused}");
         let shown = service.volume("m").await.expect("shown");
         assert_eq!((shown.kind.as_str(), shown.state.as_str()), ("map", "error"));
+    });
+}
+
+#[test]
+fn a_start_that_finds_its_node_taken_over_leaves_log_and_memory_as_they_are() {
+    let world = World::new(2, Faults::none());
+    let store = TempDir::new().expect("a folder");
+    let env = world.env();
+    world.block_on(async {
+        let node = start(&env, &store).await;
+        let read = crate::record::read(&node.writer).await.expect("readable");
+        let record = read.expect("it has one");
+        let taken = NodeRecord {
+            incarnation: record.value.incarnation.next(),
+            nonce: Some(9),
+            arena: Some(9),
+            host: Some(NodeId([9; 16])),
+            ..record.value.clone()
+        };
+        node.writer.replace(&record, taken).await.expect("nothing else writes it");
+        drop(node);
+        let memory = || env.memory().head(Path::new("/memory/warm"), 4096).expect("readable");
+        let (before, config) = (memory(), Config { store: Some(url(&store)), ..config() });
+        let refused = Node::assemble(&env, config).await.err().expect("it is another host's");
+        assert!(refused.to_string().contains("taken over"), "{refused}");
+        assert!(before.is_some() && memory() == before, "the memory is touched");
     });
 }

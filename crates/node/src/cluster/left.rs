@@ -1,6 +1,6 @@
 //! The folder of a node that was taken over while its host was away. The host goes on as a new
 //! node, and what is left of the old one is set aside: volumes that asked for no copies have
-//! changes in its log that are nowhere else.
+//! changes in its log that are nowhere else ([`super::remains`]).
 //!
 //! A start that is broken off amid this does it again: `node.json` is the last file to go.
 
@@ -33,6 +33,31 @@ pub(crate) async fn nodes(env: &Env, dir: &Path) -> Result<Vec<NodeId>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(Error::Folder { path: folder, reason: error.to_string() }),
     }
+}
+
+/// The segments of the log that a node has left here.
+async fn segments(env: &Env, dir: &Path, node: NodeId) -> io::Result<Vec<PathBuf>> {
+    let flash = folder(dir, node).join("flash");
+    let files = match env.disk().list(&flash).await {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        files => files?,
+    };
+    let is_segment = |(name, _): &(String, FileKind)| name != "lock";
+    Ok(files.into_iter().filter(is_segment).map(|(name, _)| flash.join(name)).collect())
+}
+
+/// Whether the log of a node is left here. An error counts as a log.
+pub(crate) async fn has_log(env: &Env, dir: &Path, node: NodeId) -> bool {
+    segments(env, dir, node).await.map_or(true, |segments| !segments.is_empty())
+}
+
+/// Removes the log of a node, which nothing needs any more. Its folder and `node.json` stay: the
+/// name says which node this host had.
+pub(crate) async fn clear(env: &Env, dir: &Path, node: NodeId) -> io::Result<()> {
+    for segment in segments(env, dir, node).await? {
+        env.disk().remove(&segment).await?;
+    }
+    Ok(())
 }
 
 /// Moves the log and `node.json` of a node out of the way of another node. Returns the folder.

@@ -13,6 +13,7 @@ pub(crate) fn sample() -> NodeRecord {
         taken: Incarnation(40),
         copies: Some(9),
         copied_since: None,
+        left_behind: None,
         host: Some(NodeId([8; 16])),
         peer: Some(PeerNote {
             address: "tcp:10.0.0.8:7733".to_owned(),
@@ -57,10 +58,35 @@ fn the_golden_images_are_read() {
 }
 
 #[test]
+fn the_life_that_was_left_behind_is_the_last_one_at_its_own_host() {
+    let node = NodeId([8; 16]);
+    let left = |incarnation, nonce, arena| LeftBehind {
+        incarnation: Incarnation(incarnation),
+        nonce,
+        arena,
+    };
+    let home = NodeRecord { host: None, ..sample() };
+    let first = left(41, 81_985_529_216_486_895, Some(5));
+    assert_eq!(LeftBehind::by(&home, node), Some(first));
+    assert_eq!(LeftBehind::by(&sample(), node), Some(first), "the host is named");
+    let volatile = NodeRecord { arena: Some(0), ..home.clone() };
+    assert_eq!(LeftBehind::by(&volatile, node), Some(LeftBehind { arena: None, ..first }));
+    assert_eq!(LeftBehind::by(&NodeRecord { nonce: None, ..home }, node), None);
+    // Taken over from a guest: what its own host has stays the last word of that host.
+    let guest = NodeRecord { left_behind: Some(left(12, 3, None)), ..sample() };
+    assert_eq!(LeftBehind::by(&guest, NodeId([9; 16])), Some(left(12, 3, None)));
+    let bytes = include_bytes!("../../golden/node-3-left-behind.json");
+    let found = decode_as::<NodeRecord>("nodes/7", bytes).expect("readable").0;
+    assert_eq!(found, NodeRecord { left_behind: Some(left(12, 3, Some(5))), ..sample() });
+}
+
+#[test]
 fn what_no_start_can_have_written_is_damage() {
     assert!(sample().check().is_ok());
     assert!(NodeRecord { incarnation: Incarnation(0), ..sample() }.check().is_err());
     assert!(NodeRecord { taken: Incarnation(42), ..sample() }.check().is_err());
+    let left = LeftBehind { incarnation: Incarnation(41), nonce: 3, arena: None };
+    assert!(NodeRecord { left_behind: Some(left), ..sample() }.check().is_err());
     let copied = |since| NodeRecord { copied_since: Some(Incarnation(since)), ..sample() }.check();
     assert!(copied(41).is_ok() && copied(42).is_err());
     let held = |since, count| {

@@ -3,6 +3,7 @@
 use super::follow;
 use super::forward::{label_of, name_of};
 use super::guests::{self, Heir};
+use super::left;
 use super::named::{conflict, invalid, meant, member_of};
 use super::visitors::{self, ForOthers};
 use crate::assemble::Node;
@@ -31,6 +32,7 @@ pub async fn begin(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
     service.inner.recoveries.load(&node.env, &node.config.dir).await;
     take_part(service, node).await?;
     guests::start(service, node).await;
+    left::begin(service, node).await?;
     Ok(())
 }
 

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Pause before failed volumes are tried again.
 const AGAIN: Duration = Duration::from_secs(10);
+/// Looks at the volumes that keep room of the log for one look at their vaults.
+const VAULTS_EVERY: u32 = 6;
 
 /// Recovers all volumes with unfinished changes, and later those whose changes were parked.
 pub async fn recover(node: Weak<Node>) {
@@ -36,11 +38,16 @@ pub async fn recover(node: Weak<Node>) {
             _ => pause = AGAIN,
         }
     }
+    let mut looks = 0_u32;
     loop {
         let has_pinned = |node: Arc<Node>| !node.pinned.now().is_empty();
         if node.upgrade().is_some_and(has_pinned) {
             if env.timeout(AGAIN, parking.notified()).await.is_err() {
                 let Some(node) = node.upgrade() else { return };
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(VAULTS_EVERY) {
+                    let_go_of_returned(&node).await;
+                }
                 look_at_pinned(&node).await;
                 continue;
             }
@@ -89,7 +96,21 @@ async fn look(node: &Arc<Node>) -> (usize, bool) {
     (see_to(node, volumes).await, all_are_known)
 }
 
-/// Drops the pinned volumes that a user has given up: the log needs nothing of them any more.
+/// Lets go of the pinned volumes that their own machine has brought back, with all that this log
+/// has of them.
+async fn let_go_of_returned(node: &Node) {
+    let Ok(unfinished) = node.log.unfinished_volumes().await else { return };
+    for (volume, serial) in unfinished.into_iter().filter(|(volume, _)| node.pinned.has(*volume)) {
+        if let Ok(Some(held)) = node.writer.read::<Vault>(&key::volume_key(volume)).await
+            && held.value.owner != Some(node.id)
+            && held.value.checkpoint >= serial
+        {
+            node.log.release(volume, held.value.checkpoint);
+        }
+    }
+}
+
+/// Drops the pinned volumes of which the log needs nothing any more: a user has given them up, say.
 async fn look_at_pinned(node: &Node) {
     match node.log.unfinished_volumes().await {
         Ok(unfinished) => node.pinned.keep(|volume| unfinished.iter().any(|(id, _)| *id == volume)),
@@ -144,7 +165,7 @@ async fn bring(node: &Arc<Node>, volume: VolumeId, serial: Serial) -> bool {
             let first = match error {
                 Error::Staging(StagingError::NotCopied(_)) => {
                     format!(
-                        "Go on with what the copies have: `rekindle salvage run {name} --accept-losses`"
+                        "Start that machine's daemon again, or go on with what the copies have: `rekindle salvage run {name} --accept-losses`"
                     )
                 }
                 _ => "Mend that (`rekindle verify` names what is damaged)".to_owned(),

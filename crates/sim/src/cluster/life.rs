@@ -144,10 +144,16 @@ impl Run {
         attached: Result<Export, ExportError>,
     ) -> Result<Option<Export>, String> {
         let error = match attached {
-            Ok(device) => return Ok(Some(device)),
+            Ok(device) => {
+                if volume.is_refused.swap(false, Ordering::Relaxed) {
+                    heard::note("cluster: a volume without copies is back with its machine");
+                }
+                return Ok(Some(device));
+            }
             Err(error) => error,
         };
         if error.message.contains("lost machine") {
+            volume.is_refused.store(true, Ordering::Relaxed);
             heard::note("cluster: a volume without copies is refused");
             return if volume.is_alone() { Ok(None) } else { Err(error.message) };
         }

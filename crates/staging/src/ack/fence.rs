@@ -12,8 +12,9 @@ use crate::vault::unbroken;
 use crate::{Beginning, Error, Inner, Staging, Vault, limits};
 use parking_lot::Mutex;
 use rekindle_base::{Incarnation, Kind, Serial};
-use rekindle_datastore::record::Held;
+use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::Moment;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -34,6 +35,8 @@ pub(crate) struct Fence {
     /// clock that never goes back, and by the one that goes on while the machine sleeps,
     /// microseconds.
     undismissed: Mutex<Option<(Moment, u64)>>,
+    /// The life that sweeps wait for, if it is not this one.
+    host: OnceLock<Writer>,
 }
 
 impl Fence {
@@ -45,6 +48,7 @@ impl Fence {
             copied_since: AtomicU64::new(0),
             unbroken_since: AtomicU64::new(life.0),
             undismissed: Mutex::new(None),
+            host: OnceLock::new(),
         }
     }
 
@@ -86,6 +90,12 @@ impl Staging {
     /// order: nothing is lost that they have acknowledged.
     pub fn unbroken_since(&self, life: Incarnation) {
         self.inner.fence.unbroken_since.store(life.0, Ordering::Relaxed);
+    }
+
+    /// Notes that this life is over, and that `host` brings what its log has into the store, by its
+    /// own content: sweeps wait for that one, and its start must go on.
+    pub fn works_for(&self, host: Writer) {
+        let _ = self.inner.fence.host.set(host);
     }
 
     /// The reason why nothing is acknowledged any more, if the node is fenced.
@@ -158,8 +168,9 @@ impl Inner {
     /// The reason why this start is over, if the store has one.
     async fn why_over(&self) -> Result<Option<String>, rekindle_content::Error> {
         // Both at once: a commit waits for the answers.
-        let dismissed = rekindle_content::sweep::is_dismissed(&self.writer);
-        let replaced = rekindle_content::sweep::replaced_by(&self.writer);
+        let writer = self.fence.host.get().unwrap_or(&self.writer);
+        let dismissed = rekindle_content::sweep::is_dismissed(writer);
+        let replaced = rekindle_content::sweep::replaced_by(writer);
         let (dismissed, newer) = futures_util::future::join(dismissed, replaced).await;
         if dismissed? {
             return Ok(Some(rekindle_content::Error::Dismissed.to_string()));
@@ -167,7 +178,7 @@ impl Inner {
         Ok(newer?.map(|newer| {
             format!(
                 "start {newer} of this node is in its record, and this is start {}: another copy of its folder was started",
-                self.writer.life().incarnation
+                writer.life().incarnation
             )
         }))
     }

@@ -4,7 +4,7 @@
 //! A volume whose changes are on this machine alone is not served by a successor, and needs no
 //! lease.
 
-use crate::{Inner, Policy, Vault};
+use crate::Inner;
 use rekindle_env::{Env, Moment};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,12 +60,6 @@ impl Lease {
             changed.await;
         }
     }
-}
-
-/// Whether a life of the node that begins from copies of its log would refuse a volume: what the
-/// log alone has acknowledged is not in the copies for sure.
-pub(crate) fn is_bound_to_its_machine(vault: &Vault) -> bool {
-    vault.policy == Policy::Back && vault.copies == 0
 }
 
 impl Inner {

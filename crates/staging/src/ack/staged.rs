@@ -1,6 +1,5 @@
 //! One volume in service: how its writes are acknowledged.
 
-use crate::ack::lease::is_bound_to_its_machine;
 use crate::ack::paused::Paused;
 use crate::ack::policy::{MissingCopy, Mode, Verdict};
 use crate::queue::Change;
@@ -119,7 +118,7 @@ impl Staged {
             name: vault.name.clone(),
             generation: vault.generation,
             on_missing_copy: vault.on_missing_copy,
-            needs_lease: !is_bound_to_its_machine(vault),
+            needs_lease: !vault.is_bound_to_its_machine(),
             inner,
             home,
             mode,

@@ -73,7 +73,8 @@ impl Inner {
                 if is_plain && let Some(unindexed) = self.many(vault).await? {
                     let queue = Queue::with_unindexed(checkpoint, unindexed);
                     let begins = self.begins_of(vault, &queue);
-                    return Ok(Unfinished { queue, end, begins, runs: Runs::of_lines(&lines) });
+                    let runs = Runs::of_lines(&lines).before(begins);
+                    return Ok(Unfinished { queue, end, begins, runs });
                 }
                 (self.listed(vault, None).await?, end, None)
             }
@@ -86,7 +87,7 @@ impl Inner {
         }
         let queue = Queue::with(checkpoint, changes);
         let begins = begins.unwrap_or_else(|| self.begins_of(vault, &queue));
-        Ok(Unfinished { queue, end, begins, runs })
+        Ok(Unfinished { queue, end, begins, runs: runs.before(begins) })
     }
 
     /// The serial behind which this life began with a volume that it has no parked changes of: the

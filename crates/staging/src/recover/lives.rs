@@ -5,7 +5,6 @@
 //! its start. Changes that older lives made behind that are not of the volume any more. The vault
 //! names the life that wrote it last, and the serial behind which that life began.
 
-use crate::ack::lease::is_bound_to_its_machine;
 use crate::{Logged, Vault, limits};
 use rekindle_base::{Generation, Incarnation, Serial};
 use std::ops::RangeInclusive;
@@ -121,7 +120,7 @@ pub(crate) fn is_claimed_wrongly(
 /// still be on its way, with changes that were not acknowledged. It must not land once a client has
 /// read the content before it.
 pub(crate) fn needs_claim(vault: &Vault, since: Incarnation, life: Incarnation) -> bool {
-    vault.incarnation < if is_bound_to_its_machine(vault) { since } else { life }
+    vault.incarnation < if vault.is_bound_to_its_machine() { since } else { life }
 }
 
 /// The vault as this life writes it, with a new checkpoint. It names this life, the serial behind
@@ -193,6 +192,14 @@ impl Runs {
     /// Makes runs of the log's lines, as [`are_plain`] takes them, if no change is missing.
     pub(crate) fn of_lines(lines: &[(Incarnation, Serial, Serial)]) -> Self {
         Self::of(lines.iter().map(|&(life, _, highest)| (highest, life)))
+    }
+
+    /// The runs that this life found, which began behind `begins`. What the log has behind that is
+    /// its own, also when it outlived the process (a log that was left behind is opened once more
+    /// as by its last life).
+    pub(crate) fn before(mut self, begins: Serial) -> Self {
+        self.truncate(begins);
+        self
     }
 
     /// Forgets the changes after `through`.

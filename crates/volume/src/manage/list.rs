@@ -5,7 +5,7 @@ use crate::registry::Inner;
 use crate::registry::entry::{Entry, Live};
 use crate::registry::machine::State;
 use crate::{Error, Info, records};
-use rekindle_base::{Kind, VolumeId};
+use rekindle_base::{Kind, NodeId, VolumeId};
 use rekindle_datastore::record::Held;
 use rekindle_datastore::{Listed, Tag, key};
 use rekindle_staging::{Vault, VaultBody, VaultState};
@@ -111,6 +111,18 @@ pub(crate) async fn list(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
 /// last look. Both read a name only if its tag is a new one.
 pub(crate) async fn glance(inner: &Arc<Inner>) -> Result<Vec<Info>, Error> {
     list_with(inner, true).await
+}
+
+/// Reads the vaults of all volumes of a node from the store. An error when one cannot be read.
+pub(crate) async fn owned_by(inner: &Inner, node: NodeId) -> Result<Vec<Vault>, Error> {
+    let ids = records::vault_ids(&inner.writer).await?;
+    let read = records::read_all::<Vault, _>(&inner.writer, ids, |id| Vault::key(*id)).await;
+    let mut owned = Vec::new();
+    for (id, vault) in read {
+        let found = vault.and_then(|found| records::checked(found, id))?;
+        owned.extend(found.map(|held| held.value).filter(|vault| vault.owner == Some(node)));
+    }
+    Ok(owned)
 }
 
 async fn list_with(inner: &Arc<Inner>, is_glance: bool) -> Result<Vec<Info>, Error> {

@@ -144,7 +144,8 @@ pub struct Recovery {
     pub node: String,
     /// The host at which it ran before, by its name; empty: it is not known.
     pub from: String,
-    /// `takeover` by a holder of copies, or `adoption` of a folder.
+    /// `takeover` by a holder of copies, `adoption` of a folder, or `return`: a host that is back
+    /// brings the volumes back that only its log has.
     pub how: String,
     /// The origin of the times, microseconds since 1970: the node was heard last, or a user asked.
     pub at: u64,
