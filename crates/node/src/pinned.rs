@@ -54,7 +54,8 @@ impl LeftBehind {
         let left = self.0.lock();
         let words = |(node, (count, why)): (&NodeId, &(usize, String))| {
             format!(
-                "{count} volume(s) of node {node}, which was taken over while this host was away, are in the log that it has                  left here, and not back yet: {why}"
+                "{count} volume(s) of node {node}, which was taken over while this host was away, are not back yet from the log that \
+                 it has left here: {why}"
             )
         };
         left.iter().map(words).collect()
