@@ -28,7 +28,7 @@ fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> R
     let root = &mounted.folder;
     let source = repository().join("crates/file");
     Shell::new("cp").arg("-a").arg(&source).arg(root.join("tree")).run()?;
-    daemon.cli(&["snapshot", "take", "home", "monday"])?;
+    daemon.cli(&["fs", "snapshot", "home", "monday"])?;
     std::fs::write(root.join("tree/Cargo.toml"), b"over")?;
     std::fs::remove_dir_all(root.join("tree/src"))?;
     let past = root.join(".snapshots/monday/tree");
@@ -42,7 +42,7 @@ fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> R
     daemon.kill_worker()?;
     daemon.wait_for_worker_after(worker)?;
     same_trees(&source, &past)?;
-    daemon.cli(&["snapshot", "clone", "home", "monday", "other"])?;
+    daemon.cli(&["fs", "clone", "home", "monday", "other"])?;
     let clone = Mounted::at(&daemon, "other", daemon.scratch().join("clone"))?;
     same_trees(&source, &clone.folder.join("tree"))?;
     std::fs::write(clone.folder.join("tree/Cargo.toml"), b"the clone's")?;

@@ -100,10 +100,21 @@ pub(crate) fn place(
 ) -> Option<PathBuf> {
     let usual = format!("rekindle-{node}.warm");
     match (&config.warm, env.memory().default_folder()) {
-        (Some(path), _) => Some(path.clone()),
+        (Some(path), _) => {
+            // Once begun, it stays the node's, whatever has become of the other file since.
+            let beside = beside(path, node);
+            let is_there = matches!(env.memory().head(&beside, 1), Ok(Some(_)));
+            Some(if is_there { beside } else { path.clone() })
+        }
         (None, Some(folder)) => Some(folder.join(noted.unwrap_or(&usual))),
         (None, None) => None,
     }
+}
+
+/// The file that a node uses where an earlier node of its folder has the chosen one.
+fn beside(path: &Path, node: NodeId) -> PathBuf {
+    let file = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{file}-{node}"))
 }
 
 fn slot_bytes(scale: &Scale) -> u32 {
@@ -207,8 +218,7 @@ impl WarmFile<'_> {
         {
             // The file is that of a node that was taken over, which may have more there than in
             // its log.
-            let file = self.path.file_name().unwrap_or_default().to_string_lossy();
-            self.path = self.path.with_file_name(format!("{file}-{}", self.node));
+            self.path = beside(&self.path, self.node);
             arena = self.map(slots, frames_bytes).await;
         }
         if let Err(error) = &arena

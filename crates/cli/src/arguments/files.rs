@@ -1,5 +1,6 @@
 //! `fs` and `mount`: file systems.
 
+use super::snapshot::{CloneVolume, Snapshotted};
 use super::volume::{Named, Writes};
 use crate::parse;
 use clap::{Args, Subcommand};
@@ -26,6 +27,14 @@ pub enum Fs {
     /// Show one file system
     #[command(after_help = "Example:\n  rekindle fs show home")]
     Show(Named),
+    /// Keep what a file system has now under a name, in its folder .snapshots
+    #[command(after_help = "Example:\n  rekindle fs snapshot home monday\n\n\
+        `rekindle snapshot ls|rm` lists and removes snapshots.")]
+    Snapshot(Snapshotted),
+    /// Make a new file system that begins with a snapshot; nothing is copied
+    #[command(after_help = "Example:\n  rekindle fs clone home monday work\n\n\
+        Both share their chunks in the store; each goes its own way.")]
+    Clone(CloneVolume),
     /// Copy a folder of this machine into a file system
     Import(ImportTree),
     /// Copy a file system, or a part of it, into a folder of this machine

@@ -1,6 +1,6 @@
 //! `rekindle fs`: file systems, which are volumes of kind `file`.
 
-use super::{client, create, volume};
+use super::{client, create, snapshot, volume};
 use crate::arguments::{Common, Create, CreateFs, Fs, Named};
 use crate::client::volume_path;
 use crate::transfer::trees;
@@ -19,6 +19,14 @@ pub fn run(common: &Common, request: &Fs) -> Outcome {
         Fs::Create(create) => make(common, create),
         Fs::Ls => list(common),
         Fs::Show(named) => show(common, named),
+        Fs::Snapshot(wanted) => {
+            file_system(common, &wanted.name)?;
+            snapshot::take(common, wanted)
+        }
+        Fs::Clone(wanted) => {
+            file_system(common, &wanted.name)?;
+            snapshot::clone(common, wanted)
+        }
         Fs::Import(import) => trees::import(common, import),
         Fs::Export(export) => trees::export(common, export),
     }
@@ -59,13 +67,19 @@ fn list(common: &Common) -> Outcome {
 }
 
 fn show(common: &Common, named: &Named) -> Outcome {
-    let found: Volume = client(common)?.get(&volume_path(&named.name, ""))?;
+    file_system(common, &named.name)?;
+    volume::show(common, named)
+}
+
+/// An error when a volume is no file system.
+fn file_system(common: &Common, name: &str) -> Outcome {
+    let found: Volume = client(common)?.get(&volume_path(name, ""))?;
     if found.kind != FILE {
         let message =
             format!("volume '{}' is of kind '{}', no file system", found.name, found.kind);
         return Err(Failure::new(message)
-            .next(format!("`rekindle volume show {}` shows it", output::quoted(&named.name)))
+            .next(format!("`rekindle volume show {}` shows it", output::quoted(name)))
             .kind(Kind::Unsupported));
     }
-    volume::show(common, named)
+    Ok(())
 }

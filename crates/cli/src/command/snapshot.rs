@@ -21,7 +21,7 @@ pub fn run(common: &Common, request: &Snapshot) -> Outcome {
     }
 }
 
-fn take(common: &Common, Snapshotted { name, snapshot }: &Snapshotted) -> Outcome {
+pub fn take(common: &Common, Snapshotted { name, snapshot }: &Snapshotted) -> Outcome {
     let body = json!({"name": snapshot});
     let taken: VolumeSnapshot = client(common)?.post(&volume_path(name, "/snapshots"), &body)?;
     let next = format!(
@@ -60,7 +60,7 @@ fn remove(common: &Common, Snapshotted { name, snapshot }: &Snapshotted) -> Outc
     Ok(())
 }
 
-fn clone(common: &Common, CloneVolume { name, snapshot, new_name }: &CloneVolume) -> Outcome {
+pub fn clone(common: &Common, CloneVolume { name, snapshot, new_name }: &CloneVolume) -> Outcome {
     let body = json!({"snapshot": snapshot, "name": new_name});
     let made: Volume = client(common)?.post(&volume_path(name, "/clone"), &body)?;
     let next = match made.kind.as_str() {

@@ -401,11 +401,23 @@ fn a_start_that_finds_its_node_taken_over_leaves_log_and_memory_as_they_are() {
             ..record.value.clone()
         };
         node.writer.replace(&record, taken).await.expect("nothing else writes it");
+        // The start is written down in the background.
+        env.sleep(Duration::from_secs(1)).await;
         drop(node);
         let memory = || env.memory().head(Path::new("/memory/warm"), 4096).expect("readable");
         let (before, config) = (memory(), Config { store: Some(url(&store)), ..config() });
         let refused = Node::assemble(&env, config).await.err().expect("it is another host's");
         assert!(refused.to_string().contains("taken over"), "{refused}");
         assert!(before.is_some() && memory() == before, "the memory is touched");
+        // The host's next node has a memory beside it, and keeps that one when the other has gone.
+        let file = node_file(&env).await;
+        crate::cluster::left::set_aside(&env, Path::new(DIR), file.node).await.expect("set aside");
+        let next = start(&env, &store).await;
+        let beside = next.warm.path.clone().expect("it outlives the process");
+        assert_ne!(beside, Path::new("/memory/warm"));
+        env.sleep(Duration::from_secs(1)).await;
+        drop(next);
+        env.memory().unmap(Path::new("/memory/warm")).expect("removed");
+        assert_eq!(start(&env, &store).await.warm.path, Some(beside));
     });
 }
