@@ -23,6 +23,7 @@ const FILE: &[u8] = b"file";
 /// A folder with a store and the log of a node.
 pub struct Inside {
     folder: PathBuf,
+    config: rekindle_content::Config,
     lives: u64,
 }
 
@@ -31,7 +32,6 @@ pub struct Inside {
 pub struct Reader<'a> {
     /// What the store does to each request.
     pub faults: &'a str,
-    pub cache_bytes: u64,
     /// See [`Content::open_plain`].
     pub is_plain: bool,
 }
@@ -64,10 +64,10 @@ pub struct Cost {
 
 impl Inside {
     /// Begins in an empty folder.
-    pub fn new(folder: PathBuf) -> Result<Self> {
+    pub fn new(folder: PathBuf, config: rekindle_content::Config) -> Result<Self> {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(folder.join("store"))?;
-        Ok(Self { folder, lives: 0 })
+        Ok(Self { folder, config, lives: 0 })
     }
 
     /// Starts the next life of the node. The one before has ended.
@@ -93,15 +93,11 @@ impl Inside {
                 flush_interval: Duration::from_millis(100),
             };
             let (log, _) = Log::open(&env, arena, config, life).await?;
-            let config = rekindle_content::Config {
-                cache_bytes: reader.cache_bytes,
-                ..crate::experiments::content_config()
-            };
             let open = match reader.is_plain {
                 true => Content::open_plain,
                 false => Content::open,
             };
-            let content = open(env.clone(), store.clone(), config);
+            let content = open(env.clone(), store.clone(), self.config.clone());
             let writer = Writer::new(env.clone(), store, NODE).with_incarnation(life);
             let staging =
                 Staging::start(env.clone(), log, content.clone(), writer.clone(), staging());

@@ -2,8 +2,8 @@
 //! the same file with it, and without: with plain LRU, and only data fetched ahead. The paper on
 //! `HydraFS` has such a table (FAST '10): 134 and 183 MB/s, 487 and 212 thousand lookups.
 //!
-//! The paper's file was written at once. Another one was also overwritten here and there, in several
-//! commits: it has more metadata, which lies in many packs as its data does.
+//! The paper's file was written at once. Another one was also overwritten here and there, in
+//! several commits: it has more metadata, which lies in many packs as its data does.
 
 use super::files::row;
 use crate::inside::{Cost, Inside, Life, Reader};
@@ -37,9 +37,8 @@ struct Passed {
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (commits, how) in [(0, "written at once"), (COMMITS, "overwritten here and there")] {
-        let mut inside = Inside::new(bench.scratch.join(NAME))?;
-        let cache_bytes = super::content_config().cache_bytes;
-        let product = Reader { faults: FAULT, cache_bytes, is_plain: false };
+        let mut inside = Inside::new(bench.scratch.join(NAME), super::content_config())?;
+        let product = Reader { faults: FAULT, is_plain: false };
         let plain = Reader { is_plain: true, ..product };
         let mebibytes = bench.size / MIB;
         write(inside.start(Reader { faults: "", ..product })?, mebibytes, commits)?;

@@ -1,9 +1,9 @@
 //! A file volume over NFS 4.1 against nfs-ganesha over a folder of the same disk. One client drives
 //! both: the same requests, with as many under way.
 //!
-//! A file is made as a kernel makes it when its program calls `fsync`: OPEN, a WRITE that is durable
-//! before its reply, CLOSE. A rename and a removal are durable at the reply with us, and with
-//! nfs-ganesha when its file system gets to it.
+//! A file is made as a kernel makes it when its program calls `fsync`: OPEN, a WRITE that is
+//! durable before its reply, CLOSE. A rename and a removal are durable at the reply with us, and
+//! with nfs-ganesha when its file system gets to it.
 
 use super::files::row;
 use super::ganesha::{self, Ganesha, Grace};

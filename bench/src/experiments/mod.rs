@@ -46,7 +46,7 @@ use std::fmt::Write;
 const SECRET: [u8; 32] = [7; 32];
 
 /// The settings of a content store that is measured alone: the node's.
-pub fn content_config() -> rekindle_content::Config {
+fn content_config() -> rekindle_content::Config {
     rekindle_content::Config {
         secret: SECRET,
         compression: rekindle_content::Compression::Zstd,
@@ -119,7 +119,7 @@ const FILES: &[Experiment] = &[
     },
     Experiment {
         name: "files-nfs",
-        question: "names and streams over NFS 4.1, against nfs-ganesha and a folder of the same disk",
+        question: "names and streams over NFS 4.1, against nfs-ganesha over a folder of this disk",
         run: files_nfs::run,
     },
     Experiment {
