@@ -12,29 +12,37 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NAME: &str = "ganesha";
-const PORT: u16 = 22_049;
+pub(super) const PORT: u16 = 22_049;
 /// Longest wait; the server's grace period is 90 s.
 const PATIENCE: Duration = Duration::from_secs(180);
 const FILE_BYTES: usize = 1 << 20;
 
-struct Ganesha {
+/// A running nfs-ganesha that exports the folder `export` of its own folder.
+pub(super) struct Ganesha {
     process: Process,
     folder: PathBuf,
 }
 
+/// Whether a server has clients reclaim their state first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Grace {
+    /// As its own defaults have it.
+    Usual,
+    /// At once ready for new clients, where no client has state.
+    Without,
+}
+
 /// Measures one round, which is a minute and a half of waiting.
 pub fn run(bench: &Bench) -> Result<Vec<Row>> {
-    let folder = bench.scratch.join(NAME);
-    std::fs::create_dir_all(folder.join("export"))?;
-    std::fs::create_dir_all(folder.join("recovery"))?;
+    let folder = Ganesha::folder(bench, NAME)?;
     std::fs::write(folder.join("export/file"), vec![7; FILE_BYTES])?;
-    let mut server = Ganesha::start(bench, &folder)?;
+    let mut server = Ganesha::start(bench, &folder, Grace::Usual)?;
     let begin = Instant::now();
     server.until(begin, "nfs-cat", "/export/file")?;
     let run = bench.run(|| {
         server.process.kill()?;
         let begin = Instant::now();
-        server = Ganesha::start(bench, &folder)?;
+        server = Ganesha::start(bench, &folder, Grace::Usual)?;
         let listed = server.until(begin, "nfs-ls", "/export")?;
         let opened = server.until(begin, "nfs-cat", "/export/file")?;
         Ok((listed, opened))
@@ -47,12 +55,28 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
 }
 
 impl Ganesha {
-    fn start(bench: &Bench, folder: &Path) -> Result<Self> {
+    /// Whether the program can be started at all.
+    pub(super) fn is_installed() -> bool {
+        Command::new("ganesha.nfsd").arg("-v").output().is_ok()
+    }
+
+    /// Makes the folder of a server.
+    pub(super) fn folder(bench: &Bench, name: &str) -> Result<PathBuf> {
+        let folder = bench.scratch.join(name);
+        for part in ["export", "recovery"] {
+            std::fs::create_dir_all(folder.join(part))?;
+        }
+        Ok(folder)
+    }
+
+    pub(super) fn start(bench: &Bench, folder: &Path, grace: Grace) -> Result<Self> {
         let at = folder.display();
+        let graceless = grace == Grace::Without;
         let config = format!(
             "NFS_CORE_PARAM {{ NFS_Port = {PORT}; Protocols = 4; mount_path_pseudo = true; \
              Enable_NLM = false; Enable_RQUOTA = false; }}\n\
-             NFSv4 {{ Minor_Versions = 0,1,2; RecoveryBackend = fs; RecoveryRoot = \"{at}/recovery\"; }}\n\
+             NFSv4 {{ Minor_Versions = 0,1,2; RecoveryBackend = fs; RecoveryRoot = \"{at}/recovery\"; \
+             Graceless = {graceless}; }}\n\
              EXPORT {{ Export_Id = 1; Path = {at}/export; Pseudo = /export; Access_Type = RW; \
              Squash = No_Root_Squash; SecType = sys; Protocols = 4; FSAL {{ Name = VFS; }} }}\n"
         );

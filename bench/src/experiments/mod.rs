@@ -7,8 +7,11 @@ mod cold_attach;
 mod cold_read;
 mod copies;
 mod files;
+mod files_ahead;
 mod files_far;
 mod files_names;
+mod files_nfs;
+mod files_null;
 mod flash;
 mod flush;
 mod forwarded;
@@ -95,6 +98,11 @@ const FILES: &[Experiment] = &[
         run: files_far::read_far,
     },
     Experiment {
+        name: "files-ahead",
+        question: "the same, against plain LRU and only data fetched ahead",
+        run: files_ahead::run,
+    },
+    Experiment {
         name: "files-tree",
         question: "a tree's files into a folder store, and again with 5 % changed: borg, restic",
         run: tree::files,
@@ -108,6 +116,16 @@ const FILES: &[Experiment] = &[
         name: "files-names",
         question: "many names in one directory, against a folder of the same disk",
         run: files_names::names,
+    },
+    Experiment {
+        name: "files-nfs",
+        question: "names and streams over NFS 4.1, against nfs-ganesha over a folder of this disk",
+        run: files_nfs::run,
+    },
+    Experiment {
+        name: "files-null",
+        question: "a stream through a mount, against a FUSE file system that does nothing",
+        run: files_null::run,
     },
 ];
 

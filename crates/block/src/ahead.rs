@@ -229,7 +229,10 @@ impl Streams {
         }
         let window_max = stream.window_max;
         let grows_to = if waits { window_max } else { AHEAD_BYTES_USUAL.min(window_max) };
-        if !waits && stream.until - stream.next > stream.refill_at() {
+        // A window that cannot grow is filled in steps, also for a reader who waits: a request for
+        // each read would be many small ones, and in no time as many as there may be.
+        let may_grow = waits && stream.window < grows_to;
+        if !may_grow && stream.until - stream.next > stream.refill_at() {
             return (index, None);
         }
         let window_end = stream.next.saturating_add(stream.window);
@@ -331,6 +334,17 @@ mod tests {
         assert!((slow * READ..AHEAD_BYTES_MAX).contains(&distance), "{distance}");
         let (waits, _) = read_slowly(&Ahead::new(AHEAD_BYTES_USUAL), slow);
         assert!(waits > 10, "{waits}: a window of the usual size is too short");
+    }
+
+    #[test]
+    fn a_window_that_cannot_grow_is_filled_in_steps_also_for_who_waits() {
+        let ahead = ahead();
+        for step in 0..4000 {
+            let fetch = ahead.note(step * READ, READ, Noted::Miss);
+            if let Some(fetch) = fetch.filter(|_| step >= 2000) {
+                assert!(fetch.data.end - fetch.data.start >= AHEAD_STEP_BYTES, "{fetch:?}");
+            }
+        }
     }
 
     #[test]

@@ -288,7 +288,9 @@ impl Extents {
 
     /// Fetches the chunks of runs in the background, and notes the runs for the reads that follow.
     fn prefetch(&self, root: &Root, runs: &[(Run, Pointer)]) {
-        self.map.note(root, runs);
+        if !self.content.is_plain() {
+            self.map.note(root, runs);
+        }
         let pointers: Vec<Pointer> = runs.iter().map(|(_, pointer)| *pointer).collect();
         self.content.prefetch(&pointers, Class::Data);
     }

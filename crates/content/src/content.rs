@@ -54,6 +54,8 @@ pub(crate) struct Inner {
     pub(crate) config: Config,
     pub(crate) namer: Namer,
     pub(crate) cache: Cache,
+    /// See [`Content::open_plain`].
+    pub(crate) is_plain: bool,
     pub(crate) warm: WarmNodes,
     pub(crate) index: Index,
     pub(crate) live: Arc<Live>,
@@ -136,14 +138,35 @@ impl Content {
     pub fn open_warm(
         env: Env,
         store: Store,
+        config: Config,
+        frames: Option<rekindle_warm::Frames>,
+    ) -> Self {
+        let cache = Cache::new(config.cache_bytes);
+        Self::open_as(env, store, config, (cache, false), frames)
+    }
+
+    /// Opens the store's content for a measurement of what the help for readers is worth: without
+    /// it. The cache is plain LRU, metadata comes when a reader is there, node by node, and
+    /// [`Content::is_plain`] says so to those who know shorter ways.
+    #[must_use]
+    pub fn open_plain(env: Env, store: Store, config: Config) -> Self {
+        let cache = Cache::plain(config.cache_bytes);
+        Self::open_as(env, store, config, (cache, true), None)
+    }
+
+    fn open_as(
+        env: Env,
+        store: Store,
         mut config: Config,
+        (cache, is_plain): (Cache, bool),
         frames: Option<rekindle_warm::Frames>,
     ) -> Self {
         config.pack_bytes = config.pack_bytes.clamp(limits::PACK_BYTES_MIN, limits::PACK_BYTES_MAX);
         config.uploads = config.uploads.clamp(1, 1024);
         let inner = Inner {
             namer: Namer::new(&config.secret),
-            cache: Cache::new(config.cache_bytes),
+            cache,
+            is_plain,
             warm: WarmNodes::new(frames),
             index: Index::new(config.index_bytes),
             live: Arc::default(),
@@ -188,6 +211,12 @@ impl Content {
     #[must_use]
     pub fn hold(&self) -> Hold {
         self.inner.live.hold()
+    }
+
+    /// Whether only data is fetched ahead: see [`Content::open_plain`].
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.inner.is_plain
     }
 
     /// Most bytes that the cache of chunks takes.

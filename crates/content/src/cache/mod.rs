@@ -16,6 +16,8 @@ use weighted::Weighted;
 
 pub(crate) struct Cache {
     shards: Vec<Mutex<Weighted<Body>>>,
+    /// Whether all entries are alike: with one weight, and no queue, the ring is an LRU list.
+    is_plain: bool,
 }
 
 /// The choice whether a chunk stays in the cache.
@@ -37,7 +39,12 @@ impl Cache {
         let shards =
             (bytes_max / limits::CACHE_SHARD_BYTES_MIN).clamp(1, limits::CACHE_SHARDS as u64);
         let shards = (0..shards).map(|_| Mutex::new(Weighted::new(bytes_max / shards))).collect();
-        Self { shards }
+        Self { shards, is_plain: false }
+    }
+
+    /// Makes a plain LRU cache, to compare with.
+    pub(crate) fn plain(bytes_max: u64) -> Self {
+        Self { is_plain: true, ..Self::new(bytes_max) }
     }
 
     fn shard(&self, name: &Name) -> &Mutex<Weighted<Body>> {
@@ -60,6 +67,7 @@ impl Cache {
         let mut shard = self.shard(&name).lock();
         let evicted = match (keep, class) {
             (Keep::No, _) => return,
+            _ if self.is_plain => shard.insert(name, 1, bytes, body),
             (Keep::Unasked(why), Class::Data) => shard.insert_unasked(name, 1, bytes, body, why),
             (Keep::Yes, Class::Data) => shard.insert(name, 1, bytes, body),
             (_, Class::Metadata) => shard.insert(name, 3, bytes, body),
@@ -164,6 +172,27 @@ mod tests {
             }
         }
         f64::from(hits) / f64::from(reads)
+    }
+
+    /// Of one size, since a cache in shards is LRU in each of them only.
+    #[test]
+    fn the_plain_cache_is_lru() {
+        let body = Body { bytes: vec![0; BODY as usize].into(), children: 0 };
+        let cache = Cache::plain(limits::CACHE_SHARD_BYTES_MIN);
+        let most = (limits::CACHE_SHARD_BYTES_MIN / (BODY + ENTRY_BYTES)) as usize;
+        let mut lru = Lru { most, now: 0, used: HashMap::new(), order: BTreeMap::new() };
+        let mut random = Random::new(2);
+        for step in 0..20_000 {
+            let name = name(random.below(2 * most as u64));
+            let is_there = lru.get(&name);
+            assert_eq!(cache.get(&name).is_some(), is_there, "step {step}");
+            if !is_there {
+                let keep = [Keep::Yes, Keep::Unasked(Unasked::Fetched)][random.index(2)];
+                let class = [Class::Data, Class::Metadata][random.index(2)];
+                cache.insert(name, class, keep, body.clone());
+                lru.insert(name);
+            }
+        }
     }
 
     #[test]

@@ -175,6 +175,9 @@ impl Descent {
 /// hint, as [`Content::prefetch`] is.
 pub fn prefetch(content: &Content, root: &Root, keys: Range<u64>) {
     let (Some(root), inner) = (*root, content.inner.clone()) else { return };
+    if inner.is_plain {
+        return;
+    }
     let Ok(permit) = inner.prefetches.clone().try_acquire_owned() else { return };
     content.inner.env.spawn("tree-prefetch", async move {
         let _ = nodes_over(&inner, root, &keys).await;
@@ -273,6 +276,9 @@ async fn fetch_child(
     node: &View<'_>,
     pointer: &Pointer,
 ) -> Result<Body, Error> {
+    if inner.is_plain {
+        return fetch(inner, pointer).await;
+    }
     let siblings = node.entries().map(|(_, child)| child).filter(|child| child != pointer);
     inner.read_beside(pointer, siblings, Class::Metadata).await
 }
