@@ -13,6 +13,40 @@ pub const VOLUME: &str = "files";
 /// Longest wait for a mount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A folder behind a FUSE file system that hands each call on (bindfs): what a folder of this disk
+/// does through the same front.
+pub struct Behind {
+    pub folder: PathBuf,
+    _mount: Process,
+}
+
+impl Behind {
+    /// Mounts it; `None`: bindfs is not installed.
+    pub fn mount(bench: &Bench, original: &Path, name: &str) -> Result<Option<Self>> {
+        let folder = bench.scratch.join(name);
+        std::fs::create_dir_all(&folder)?;
+        let mut command = pinned(&bench.layout.server, "bindfs");
+        command.arg("-f").arg(original).arg(&folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        if Command::new("bindfs").arg("-V").output().is_err() {
+            return Ok(None);
+        }
+        let mount = Process::start(&mut command)?;
+        let begin = Instant::now();
+        while !is_mounted(&folder)? {
+            ensure!(begin.elapsed() < PATIENCE, "bindfs does not mount: this needs root");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Some(Self { folder, _mount: mount }))
+    }
+}
+
+impl Drop for Behind {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.folder).status();
+    }
+}
+
 /// A daemon with a file volume that is mounted.
 pub struct Mounted {
     pub folder: PathBuf,

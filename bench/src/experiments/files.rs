@@ -1,7 +1,8 @@
 //! A mounted file volume: small files against a plain folder of the same disk, streams against the
 //! content store alone, over the same kind of store and the same bytes.
 //!
-//! The folder has no FUSE in front: each of its calls is spared two changes of process. The **bare
+//! The folder has no FUSE in front: each of its calls is spared two changes of process. The same load
+//! runs on a folder behind bindfs, too, where each call takes the same way. The **bare
 //! store** cuts, packs and writes the bytes ([`rekindle_content::Batch`]), and reads chunk by
 //! chunk, a few at a time, as a program could that knows where they lie. The second pair of rows is
 //! of bytes of which most were there before.
@@ -9,7 +10,7 @@
 use super::{SECRET, content_config};
 use crate::data::{mixture, repeated};
 use crate::machine;
-use crate::mounted::{Mounted, VOLUME, forget_page_cache};
+use crate::mounted::{Behind, Mounted, VOLUME, forget_page_cache};
 use crate::rounds::{Bench, Run, Sides, beside, middle, short, spread};
 use crate::servers::Rekindle;
 use crate::table::{Row, Wanted};
@@ -41,8 +42,7 @@ pub fn small(bench: &Bench) -> Result<Vec<Row>> {
     std::fs::create_dir_all(&plain)?;
     let durable = bench.alternate(|| make_durable(&mounted.folder), || make_durable(&plain))?;
     let calls = bench.alternate(|| call(&mounted.folder), || call(&plain))?;
-    std::fs::remove_dir_all(&plain)?;
-    Ok(vec![
+    let mut rows = vec![
         row(
             "files-small",
             "a file of 4 KiB made and fsync'ed, one after the other; a folder of this disk",
@@ -55,9 +55,20 @@ pub fn small(bench: &Bench) -> Result<Vec<Row>> {
             "small files as Postmark has them: read, appended, made, removed; a folder of this disk",
             "calls/s",
             (&calls, 1.0),
-            Some(0.42),
+            None,
         ),
-    ])
+    ];
+    let what =
+        "small files as Postmark has them; a folder of this disk through the same front (bindfs)";
+    rows.push(match Behind::mount(bench, &plain, "files-behind")? {
+        Some(behind) => {
+            let calls = bench.alternate(|| call(&mounted.folder), || call(&behind.folder))?;
+            row("files-small", what, "calls/s", (&calls, 1.0), Some(0.42))
+        }
+        None => Row::new("files-small", what).skipped(&["bindfs"]),
+    });
+    std::fs::remove_dir_all(&plain)?;
+    Ok(rows)
 }
 
 /// A row of two rates.

@@ -14,8 +14,10 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
-/// The latency that the fault layer adds to each request, give or take a half.
-const FAULT: &str = "latency=30ms";
+/// The stores: the latency of each request, give or take a half, without and with a bound on what
+/// the line carries. Without one, the bare store is bound by its requests at once.
+const STORES: [(&str, &str); 2] =
+    [("30 ms", "latency=30ms"), ("30 ms and 250 MiB/s", "latency=30ms,rate=250M")];
 /// Requests for 4 MiB that the bare store has at once.
 const RANGES_AT_ONCE: usize = 8;
 /// Size of the file that is removed, of which this much is written, and the rest copied by
@@ -29,21 +31,25 @@ pub fn read_far(bench: &Bench) -> Result<Vec<Row>> {
     let mebibytes = usize::try_from(bench.size / MIB)?;
     // What a compressor would shrink would be read faster than its packs.
     let data = Random::new(6).bytes(mebibytes << 20);
-    let mut mounted = Mounted::start(bench, "files-far", &["--store-fault", FAULT])?;
-    let path = mounted.folder.join("file");
-    write(&path, &data, &mounted.server)?;
-    let bare = Bare::open(&mounted.server.store(), FAULT)?;
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..bench.rounds {
-        mounted.forget(bench)?;
-        ours.push(bench.run(|| Ok(read(&path, data.len())? / MIB as f64))?);
-        theirs.push(bench.run(|| bare.sequential(RANGES_AT_ONCE))?);
+    let mut rows = Vec::new();
+    for (store, fault) in STORES {
+        let mut mounted = Mounted::start(bench, "files-far", &["--store-fault", fault])?;
+        let path = mounted.folder.join("file");
+        write(&path, &data, &mounted.server)?;
+        let bare = Bare::open(&mounted.server.store(), fault)?;
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+        for _ in 0..bench.rounds {
+            mounted.forget(bench)?;
+            ours.push(bench.run(|| Ok(read(&path, data.len())? / MIB as f64))?);
+            theirs.push(bench.run(|| bare.sequential(RANGES_AT_ONCE))?);
+        }
+        let what = format!(
+            "store of {store}: a file of {mebibytes} MiB read, nothing in memory; its packs as they are, in \
+             ranges of 4 MiB, {RANGES_AT_ONCE} at once"
+        );
+        rows.push(row("files-far", &what, "MiB/s", (&Sides { ours, theirs }, 1.0), Some(0.9)));
     }
-    let what = format!(
-        "store of 30 ms: a file of {mebibytes} MiB read, nothing in memory; its packs as they are, in \
-         ranges of 4 MiB, {RANGES_AT_ONCE} at once"
-    );
-    Ok(vec![row("files-far", &what, "MiB/s", (&Sides { ours, theirs }, 1.0), Some(0.9))])
+    Ok(rows)
 }
 
 /// Removes a large file, most of which is copies by reference.

@@ -71,6 +71,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     /// Whether the store had no room for the last pack.
     pub(crate) full: AtomicBool,
+    /// Room for prefetches, a permit a byte.
     pub(crate) prefetches: Arc<Semaphore>,
     /// Chunks that prefetches will have in the cache, unless the store fails.
     pub(crate) expected: Mutex<HashSet<Pointer>>,
@@ -178,7 +179,7 @@ impl Content {
             shared: Default::default(),
             counters: Counters::default(),
             full: AtomicBool::new(false),
-            prefetches: Arc::new(Semaphore::new(limits::PREFETCH_MAX)),
+            prefetches: Arc::new(Semaphore::new(limits::PREFETCH_BYTES_MAX as usize)),
             expected: Mutex::default(),
             flights: SingleFlight::default(),
             bundles: Bundles::default(),

@@ -61,8 +61,12 @@ pub const BUNDLES_KEPT_BYTES: usize = 4 << 20;
 pub const FETCH_WINDOW: usize = 32;
 /// Nodes of a tree that one call reads ahead of need, at most: 18 MiB of them.
 pub const READ_AHEAD_NODES: usize = 1024;
-/// Prefetches in flight, at most; more are not started.
-pub const PREFETCH_MAX: usize = 64;
+/// Bytes of prefetches in flight, at most; more are not started. A short one counts as
+/// [`PREFETCH_COST_MIN`], so that 256 of them may be under way: over a distant store, the rate of
+/// short requests is their number over the latency.
+pub const PREFETCH_BYTES_MAX: u32 = 128 << 20;
+/// Least bytes that a prefetch counts.
+pub const PREFETCH_COST_MIN: u32 = 512 << 10;
 /// A prefetch joins chunks of one pack that lie at most this far apart, bytes.
 pub const PREFETCH_GAP_BYTES: u64 = 64 << 10;
 /// Tree nodes come with those of their siblings that lie within so many bytes of them in the pack.

@@ -10,7 +10,7 @@
 use crate::bundles::BundlePlace;
 use crate::cache::{Keep, Unasked};
 use crate::content::{Inner, add};
-use crate::fetch::{Sharing, neighbours, unless_away};
+use crate::fetch::{Sharing, neighbours, range_of, unless_away};
 use crate::name::Name;
 use crate::pack::reader::{self, Body};
 use crate::{Class, Content, Error, POINTER_BYTES, Pointer, limits, pack};
@@ -20,7 +20,7 @@ use futures_util::stream::{self, StreamExt};
 use rekindle_env::boot::{Source, Watch};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A chunk that declares children: one that a volume's kind understands, and no tree node.
 #[derive(Clone)]
@@ -96,7 +96,7 @@ impl Content {
     }
 
     /// Fetches chunks into the cache in the background, neighbours in a pack with one request. A
-    /// hint: requests beyond [`limits::PREFETCH_MAX`] are not made, and errors are left to the
+    /// hint: requests beyond [`limits::PREFETCH_BYTES_MAX`] are not made, and errors are left to the
     /// reader that meets them.
     pub fn prefetch(&self, pointers: &[Pointer], class: Class) {
         let missing = pointers
@@ -106,9 +106,9 @@ impl Content {
             .copied()
             .collect();
         for group in neighbours(missing) {
-            let Ok(permit) = self.inner.prefetches.clone().try_acquire_owned() else {
-                return;
-            };
+            let range = range_of(&group);
+            let bytes = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
+            let Some(permit) = self.inner.prefetch_room(bytes) else { return };
             // Before the task runs: a reader may come first.
             let expected = Expected::new(&self.inner, group);
             self.inner.env.spawn("content-prefetch", async move {
@@ -154,6 +154,12 @@ impl Drop for Expected {
 }
 
 impl Inner {
+    /// Takes room for a prefetch of so many bytes, if there is any.
+    pub(crate) fn prefetch_room(&self, bytes: u32) -> Option<OwnedSemaphorePermit> {
+        let cost = bytes.clamp(limits::PREFETCH_COST_MIN, limits::PREFETCH_BYTES_MAX);
+        self.prefetches.clone().try_acquire_many_owned(cost).ok()
+    }
+
     /// Whether a prefetch or a reader has asked for a chunk, and does not have it yet.
     fn is_coming(&self, pointer: &Pointer) -> bool {
         self.expected.lock().contains(pointer) || self.flights.is_under_way(pointer)

@@ -178,7 +178,7 @@ pub fn prefetch(content: &Content, root: &Root, keys: Range<u64>) {
     if inner.is_plain {
         return;
     }
-    let Ok(permit) = inner.prefetches.clone().try_acquire_owned() else { return };
+    let Some(permit) = inner.prefetch_room(limits::PREFETCH_COST_MIN) else { return };
     content.inner.env.spawn("tree-prefetch", async move {
         let _ = nodes_over(&inner, root, &keys).await;
         drop(permit);

@@ -28,6 +28,8 @@ pub struct Handle {
 struct FaultState {
     plan: Plan,
     since: Moment,
+    /// The moment from which the line to the store has nothing to carry.
+    line_free: Moment,
     /// The store that lies over the absent prefix.
     instead: Store,
     past: Past,
@@ -57,7 +59,7 @@ struct Faulty {
 #[must_use]
 pub fn wrap(env: &Env, inner: Store, plan: Plan) -> (Store, Handle) {
     let (since, instead, past) = (env.now(), Mem::store(), Past::default());
-    let state = FaultState { plan, since, instead, past };
+    let state = FaultState { plan, since, line_free: since, instead, past };
     let handle = Handle { env: env.clone(), state: Arc::new(Mutex::new(state)) };
     (Arc::new(Faulty { env: env.clone(), inner, handle: handle.clone() }), handle)
 }
@@ -102,6 +104,14 @@ impl Write {
             Write::Delete => store.delete(key).await.map(|()| Wrote::Nothing)?,
             Write::DeleteIf(version) => Wrote::Removal(store.delete_if(key, &version).await?),
         })
+    }
+
+    /// The length of what is written.
+    fn bytes(&self) -> usize {
+        match self {
+            Write::Put(data) | Write::Create(data) | Write::Replace(data, _) => data.len(),
+            Write::Delete | Write::DeleteIf(_) => 0,
+        }
     }
 
     /// Returns the error with which the store says no; `None` for writes without a condition.
@@ -154,6 +164,21 @@ impl Faulty {
             return Err(self.injected("a failed request"));
         }
         Ok(plan)
+    }
+
+    /// Waits until the line has carried so many bytes, behind those of other calls.
+    async fn carry(&self, bytes: usize) {
+        let now = self.env.now();
+        let until = {
+            let mut state = self.handle.state.lock();
+            if state.plan.rate == 0 {
+                return;
+            }
+            let takes = Duration::from_secs_f64(bytes as f64 / state.plan.rate as f64);
+            state.line_free = state.line_free.max(now) + takes;
+            state.line_free
+        };
+        self.env.sleep(until.since(now)).await;
     }
 
     fn injected(&self, what: &str) -> Error {
@@ -224,6 +249,7 @@ impl Faulty {
             self.handle.state.lock().past.object(key, before);
         }
         let conditional = !matches!(write, Write::Put(_) | Write::Delete);
+        self.carry(write.bytes()).await;
         let wrote = write.carry_out(&place, key).await?;
         if silent {
             self.env.sleep(Plan::SILENCE).await;
@@ -257,6 +283,7 @@ impl Faulty {
             return before.ok_or_else(|| Error::NotFound(key.to_owned()));
         }
         let (data, version) = self.place(key).get(key).await?;
+        self.carry(data.len()).await;
         if data.is_empty() || key.starts_with(key::PACKS) || !self.chance(plan.flip_percent) {
             return Ok((data, version));
         }
@@ -332,7 +359,11 @@ impl Datastore for Faulty {
         key: &'a str,
         range: Range<u64>,
     ) -> BoxFuture<'a, Result<Bytes, Error>> {
-        Box::pin(self.read(async move { self.place(key).get_range(key, range).await }))
+        Box::pin(self.read(async move {
+            let data = self.place(key).get_range(key, range).await?;
+            self.carry(data.len()).await;
+            Ok(data)
+        }))
     }
 
     fn list<'a>(

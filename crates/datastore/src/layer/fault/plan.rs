@@ -10,6 +10,8 @@ use std::time::Duration;
 pub struct Plan {
     /// Extra time of each call, give or take a half.
     pub latency: Duration,
+    /// Bytes a second that all calls together may carry, read and written; 0: no bound.
+    pub rate: u64,
     /// Percentage of calls that fail and are not carried out.
     pub fail_percent: f64,
     /// Percentage of writes with a wrong answer. A conditional write lands and is reported as
@@ -82,6 +84,7 @@ impl FromStr for Plan {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let understood = match name.trim() {
                 "latency" => duration(value).map(|latency| plan.latency = latency),
+                "rate" => rate(value).map(|rate| plan.rate = rate),
                 "fail" => percent(value).map(|percent| plan.fail_percent = percent),
                 "lie" => percent(value).map(|percent| plan.lie_percent = percent),
                 "gone" => gone(value).map(|gone| plan.gone = Some(gone)),
@@ -95,7 +98,7 @@ impl FromStr for Plan {
             };
             if understood.is_none() {
                 return Err(Error::Invalid(format!(
-                    "'{part}' is not a fault of a store. Write some of latency=10ms, fail=20%, lie=5%, gone=60s (from now) \
+                    "'{part}' is not a fault of a store. Write some of latency=10ms, rate=50M (bytes a second), fail=20%, lie=5%, gone=60s (from now) \
                      gone=60s@5s (in 5 seconds from now), absent=packs/data/:60s@5s (that prefix is empty), stale=5%, late=5%, \
                      twice=5%, silent=1% and flip=1%, with commas between them"
                 )));
@@ -114,6 +117,10 @@ fn absent(text: &str) -> Option<Absent> {
     let (prefix, when) = text.trim().split_once(':')?;
     crate::key::check_prefix(prefix).ok().filter(|()| !prefix.is_empty())?;
     Some(Absent { prefix: prefix.to_owned(), when: gone(when)? })
+}
+
+fn rate(text: &str) -> Option<u64> {
+    rekindle_base::units::parse_size(text.trim()).ok().filter(|rate| *rate > 0)
 }
 
 fn percent(text: &str) -> Option<f64> {
@@ -156,6 +163,7 @@ mod tests {
             ..Plan::default()
         };
         assert_eq!(plan, expected);
+        assert_eq!("rate=50M".parse::<Plan>().unwrap().rate, 50 << 20);
         let plan: Plan = "absent=packs/data/:60s@5s,stale=1%,late=2%,twice=3%,silent=4%,flip=5%"
             .parse()
             .unwrap();
@@ -188,6 +196,8 @@ mod tests {
             "gone=1s@",
             "lie=x%",
             "latency=9e9s",
+            "rate=0",
+            "rate=fast",
             "gone=999999h",
             "absent=packs",
             "absent=packs:1s",
@@ -207,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn nearly_right_text_too(text in "(latency|fail|gone|lie|absent|flip)=[0-9.]{0,30}(us|ms|s|m|h|%|@|é)?[0-9s@]{0,3}") {
+        fn nearly_right_text_too(text in "(latency|rate|fail|gone|lie|absent|flip)=[0-9.]{0,30}(us|ms|s|m|h|%|@|é)?[0-9s@]{0,3}") {
             let _ = text.parse::<Plan>();
         }
     }

@@ -56,6 +56,21 @@ fn latency_and_failures_come_as_often_as_asked_for() {
 }
 
 #[test]
+fn all_calls_share_the_rate_of_the_line() {
+    let world = World::new(2, Faults::none());
+    let env = world.env();
+    world.block_on(async {
+        let (store, _) = wrap(&env, Mem::store(), plan("rate=1M"));
+        let began = env.now();
+        store.put("a", Bytes::from(vec![0; 1 << 20])).await.unwrap();
+        let half = || store.get_range("a", 0..1 << 19);
+        futures_util::try_join!(half(), half(), store.get("a")).unwrap();
+        let took = env.now().since(began);
+        assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(4), "{took:?}");
+    });
+}
+
+#[test]
 fn what_may_be_repeated_is_repeated_and_the_rest_is_not() {
     let world = World::new(3, Faults::none());
     let env = world.env();
