@@ -401,6 +401,46 @@ fn a_host_that_stands_still_is_deposed_and_goes_on_as_a_new_node() -> Result<()>
 }
 
 #[test]
+fn a_host_that_stood_still_answers_nothing_of_what_a_user_has_let_go_on_elsewhere() -> Result<()> {
+    let hosts = Hosts::new("cl-woken", 2)?;
+    hosts.hosts[0].create("alone", "8M", &[])?;
+    fill(&hosts.hosts[0], "alone", 1, 0..64)?;
+    let mut old = NbdClient::connect(&hosts.hosts[0].socket(), "alone")?;
+    old.read(0, 4096)?;
+    let node = hosts.node(0)?;
+    let worker = Pid::from_raw(i32::try_from(hosts.hosts[0].worker()?)?).context("a pid")?;
+    kill_process(worker, Signal::STOP)?;
+    let goes_on = hosts.wait_for_guest(1, &node).and_then(|()| {
+        hosts.hosts[1].cli(&["salvage", "run", "alone", "--accept-losses"])?;
+        fill(&hosts.hosts[1], "alone", 2, 0..64)
+    });
+    kill_process(worker, Signal::CONT)?;
+    goes_on?;
+    // At once, on the connection of before.
+    if let Ok(block) = old.read(0, 4096) {
+        ensure!(block != [1; 4096], "a read goes back in time");
+    }
+    let written = old.write(8192, &[3; 4096]);
+    check(&hosts.hosts[1], "alone", 2, 0..64).with_context(|| format!("{written:?}"))?;
+    ensure!(written.is_err(), "a write that nothing keeps is acknowledged");
+    wait_until("the host to be a new node", || hosts.node(0).is_ok_and(|now| now != node))?;
+    check(&hosts.hosts[0], "alone", 2, 0..64)?;
+    // It stays with the node at its new host, over the next takeover, too.
+    hosts.wait_for_holder(0)?;
+    wait_until("the guest to have a holder", || {
+        hosts.cluster(1).is_ok_and(|cluster| cluster["guests"][0]["holders"][0]["ready"] == true)
+    })?;
+    let mut hosts = hosts;
+    hosts.hosts[1].kill_all()?;
+    hosts.wait_for_guest(0, &node)?;
+    wait_until("the volume to be served", || {
+        NbdClient::connect(&hosts.hosts[0].socket(), "alone").is_ok()
+    })?;
+    check(&hosts.hosts[0], "alone", 2, 0..64)?;
+    hosts.end(&[1])
+}
+
+#[test]
 fn a_holder_that_is_lost_is_replaced_and_one_that_drains_is_let_go() -> Result<()> {
     let mut hosts = Hosts::new("cl-holder", 3)?;
     hosts.hosts[0].create("copied", "8M", &["--copies", "1"])?;

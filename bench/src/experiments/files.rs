@@ -1,11 +1,11 @@
 //! A mounted file volume: small files against a plain folder of the same disk, streams against the
 //! content store alone, over the same kind of store and the same bytes.
 //!
-//! The folder has no FUSE in front: each of its calls is spared two changes of process. The same load
-//! runs on a folder behind bindfs, too, where each call takes the same way. The **bare
-//! store** cuts, packs and writes the bytes ([`rekindle_content::Batch`]), and reads chunk by
-//! chunk, a few at a time, as a program could that knows where they lie. The second pair of rows is
-//! of bytes of which most were there before.
+//! The folder has no FUSE in front: each of its calls is spared two changes of process. The same
+//! load runs on a folder behind bindfs, too, where each call takes the same way. The **bare store**
+//! cuts, packs and writes the bytes ([`rekindle_content::Batch`]), and reads chunk by chunk, a few
+//! at a time, as a program could that knows where they lie. The second pair of rows is of bytes of
+//! which most were there before.
 
 use super::{SECRET, content_config};
 use crate::data::{mixture, repeated};

@@ -96,8 +96,8 @@ impl Content {
     }
 
     /// Fetches chunks into the cache in the background, neighbours in a pack with one request. A
-    /// hint: requests beyond [`limits::PREFETCH_BYTES_MAX`] are not made, and errors are left to the
-    /// reader that meets them.
+    /// hint: requests beyond [`limits::PREFETCH_BYTES_MAX`] are not made, and errors are left to
+    /// the reader that meets them.
     pub fn prefetch(&self, pointers: &[Pointer], class: Class) {
         let missing = pointers
             .iter()

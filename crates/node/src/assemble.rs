@@ -12,18 +12,18 @@ mod store;
 
 pub use store::{OpenStore, Opener};
 
-use crate::Error;
 use crate::cluster::{Candidate, Joined, Member, Membership, keep};
 use crate::config::{Config, Sizes};
 use crate::core::{Core, Ground};
 use crate::incarnation::StartHost;
 use crate::node_file::{FolderLock, Keeper, NodeFile};
 use crate::own_record::OwnRecord;
-use crate::pinned::{LeftBehind, Pinned};
-use crate::record::{NodeRecord, PeerNote};
+use crate::pinned::{NotBack, Pinned};
+use crate::record::{LeftBehind, NodeRecord, PeerNote};
 use crate::scale::Scale;
 use crate::starts::Landed;
 use crate::warm_memory::WarmMemory;
+use crate::{Error, limits};
 use attempt::{Attempt, Reached};
 use claim::{Claim, Claimed};
 use rekindle_base::{Incarnation, Life, NodeId};
@@ -71,7 +71,7 @@ pub struct Node {
     /// Volumes that keep room of the log.
     pub(crate) pinned: Pinned,
     /// Volumes that only logs have which earlier nodes of this host have left here.
-    pub(crate) left_behind: LeftBehind,
+    pub(crate) left_behind: NotBack,
     /// The node's part in its cluster, once it is in one.
     pub(crate) membership: OnceLock<Membership>,
     /// The memory that outlives the process.
@@ -294,6 +294,8 @@ impl Node {
             tracing::error!(%damage, "damage in the log");
         }
         let lease = if recorded.is_empty() { Lease::for_ever() } else { Lease::not_yet() };
+        // The record has just named this life.
+        lease.stand(env.now() + limits::STANDS);
         let ground = Ground {
             store: open.store.clone(),
             identity: identity.clone(),
@@ -302,7 +304,7 @@ impl Node {
             log,
             frames: warm.frames.clone(),
             memory_outlives_process,
-            copied_from,
+            copied_from: LeftBehind::bound(&record.value, copied_from),
             unbroken_since: since,
             lease: lease.clone(),
         };
@@ -329,7 +331,7 @@ impl Node {
             lease,
             doubt: Arc::default(),
             pinned: Pinned::default(),
-            left_behind: LeftBehind::default(),
+            left_behind: NotBack::default(),
             membership: OnceLock::new(),
             warm,
             node_file: keeper,

@@ -5,12 +5,14 @@
 //! record does, a holder of its copies refuses it, or an operator has dismissed this start, so that
 //! no sweep waits for it. The node looks every few seconds while it acknowledges writes; an idle
 //! node asks nothing. A node whose log has copies elsewhere may be replaced there: it also looks
-//! while volumes are in service. Its reads end sooner, with the lease of its holders.
+//! while volumes are in service. Its reads end sooner, with the lease of its holders; volumes
+//! without copies go on while the store knows of no other life.
 
 use crate::assemble::Node;
 use crate::record::NodeRecord;
 use crate::{limits, own_record, record};
 use rekindle_base::NodeId;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// The result of a look into the record.
@@ -25,6 +27,33 @@ enum Sight {
 
 /// Waits until this node is replaced, and returns the reason. Acknowledging has ended by then.
 pub async fn replaced(node: &Arc<Node>) -> String {
+    tokio::select! {
+        reason = until_replaced(node) => reason,
+        never = stand(node) => match never {},
+    }
+}
+
+/// Asks the store whether this life goes on, again and again while its lease does not hold: volumes
+/// without copies read and acknowledge only while it stands. A store that does not answer does not
+/// stop them: no other life begins without it, and a user who gives up what the lost machine has is
+/// believed.
+async fn stand(node: &Arc<Node>) -> Infallible {
+    let (env, lease) = (&node.env, &node.lease);
+    loop {
+        lease.lapses(env).await;
+        let began = env.now();
+        if !node.staging.volumes().is_empty() {
+            match env.timeout(limits::STAND_WAIT, look_into_store(node)).await {
+                Ok(Sight::Ours) => lease.stand(began + limits::STANDS),
+                Ok(Sight::Replaced(_)) => node.doubt.notify_one(),
+                Ok(Sight::Unknown) | Err(_) => lease.stand(env.now() + limits::STAND_WAIT),
+            }
+        }
+        env.sleep(limits::STAND_PAUSE).await;
+    }
+}
+
+async fn until_replaced(node: &Arc<Node>) -> String {
     let mut met = node.staging.met();
     let mut looked = 0;
     loop {

@@ -229,6 +229,8 @@ pub async fn start(
             },
             left_behind: match beginning.host.takes {
                 Some(_) => last.and_then(|last| LeftBehind::by(last, writer.node)),
+                // A start at home, by a user's word, has the log of its own again.
+                None if beginning.host.host == writer.node => None,
                 None => last.and_then(|last| last.left_behind),
             },
             host: Some(beginning.host.host).filter(|host| *host != writer.node),

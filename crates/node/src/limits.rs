@@ -61,6 +61,14 @@ pub const LEFT_AGAIN_MAX: Duration = Duration::from_secs(60);
 /// Volumes of such a log that are handed over at once.
 pub const LEFT_AT_ONCE: usize = 8;
 
+/// Time for which a life stands, without a lease, once the store has said that it goes on. Less
+/// than a user needs to give up what another host lacks.
+pub const STANDS: Duration = Duration::from_millis(300);
+/// Longest wait for that answer; without one, the life stands for as long.
+pub const STAND_WAIT: Duration = Duration::from_secs(1);
+/// Pause before the store is asked again.
+pub const STAND_PAUSE: Duration = Duration::from_millis(50);
+
 /// Pause before a start is recorded again, after a full disk has prevented it.
 pub const NOTE_RETRY: Duration = Duration::from_secs(1);
 /// Time that a start waits for the end of an earlier worker of the same folder.

@@ -38,9 +38,9 @@ impl Pinned {
 /// The volumes that only logs have which earlier nodes of this host have left here, and that are
 /// not back yet: for each node how many, and why the first one is not.
 #[derive(Default)]
-pub(crate) struct LeftBehind(Mutex<BTreeMap<NodeId, (usize, String)>>);
+pub(crate) struct NotBack(Mutex<BTreeMap<NodeId, (usize, String)>>);
 
-impl LeftBehind {
+impl NotBack {
     pub(crate) fn note(&self, node: NodeId, count: usize, why: String) {
         self.0.lock().insert(node, (count, why));
     }

@@ -77,6 +77,14 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
+    /// The last life whose changes of volumes without copies a folder of copies may lack, of those
+    /// up to `copied_from`. A life that goes on from copies lets the store acknowledge such
+    /// changes, so only lives at the node's own host count.
+    #[must_use]
+    pub fn bound(record: &NodeRecord, copied_from: Incarnation) -> Incarnation {
+        record.left_behind.map_or(copied_from, |left| left.incarnation.min(copied_from))
+    }
+
     /// Returns the last life at the node's own host, if a holder takes over the node of this
     /// record.
     #[must_use]

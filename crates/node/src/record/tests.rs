@@ -75,6 +75,10 @@ fn the_life_that_was_left_behind_is_the_last_one_at_its_own_host() {
     // Taken over from a guest: what its own host has stays the last word of that host.
     let guest = NodeRecord { left_behind: Some(left(12, 3, None)), ..sample() };
     assert_eq!(LeftBehind::by(&guest, NodeId([9; 16])), Some(left(12, 3, None)));
+    let bound =
+        |record: &NodeRecord, copied_from| LeftBehind::bound(record, Incarnation(copied_from)).0;
+    assert_eq!(bound(&guest, 41), 12, "the lives since let the store acknowledge");
+    assert_eq!((bound(&guest, 0), bound(&sample(), 41)), (0, 41));
     let bytes = include_bytes!("../../golden/node-3-left-behind.json");
     let found = decode_as::<NodeRecord>("nodes/7", bytes).expect("readable").0;
     assert_eq!(found, NodeRecord { left_behind: Some(left(12, 3, Some(5))), ..sample() });

@@ -304,6 +304,12 @@ async fn watch(service: Service, host: Weak<Node>, guest: Arc<Node>) {
     {
         tracing::warn!(node = %id, %error, "the replaced guest did not stop in order");
     }
+    // Its log goes on elsewhere: no start here reads this memory again.
+    if let Some(path) = &guest.warm.path
+        && let Err(error) = guest.env.memory().unmap(path)
+    {
+        tracing::warn!(node = %id, %error, "the memory of the replaced guest stays");
+    }
     let host = host.upgrade();
     if let Some(membership) = host.as_ref().and_then(|host| host.membership()) {
         membership.member.holder.give_back(id).await;

@@ -229,7 +229,7 @@ impl Staged {
     /// Acknowledges a change that the log took: at once, by a ticket, or by a future.
     fn acknowledge(self: &Arc<Self>, taken: Taken, submitted: Moment) -> Written {
         match taken.verdict {
-            Verdict::Acked if taken.delay.is_zero() => Written::Acked,
+            Verdict::Acked if taken.delay.is_zero() && self.may_answer() => Written::Acked,
             Verdict::Wait(end) if taken.delay.is_zero() => Written::NeedsSync(Ticket(end)),
             _ => {
                 let volume = self.clone();
@@ -238,11 +238,27 @@ impl Staged {
         }
     }
 
+    /// Whether what this machine alone has may be acknowledged now. What copies have, they vouch
+    /// for.
+    fn may_answer(&self) -> bool {
+        self.needs_lease || self.inner.may_go_on(false)
+    }
+
+    /// Waits for that.
+    async fn answers(&self) -> Result<(), Error> {
+        if self.may_answer() {
+            return Ok(());
+        }
+        let waited = self.while_in_service(self.inner.goes_on(false)).await;
+        waited.ok_or_else(|| self.out_of_service())
+    }
+
     /// Waits until a change that the log took may be acknowledged.
     pub(crate) async fn settle(&self, taken: Taken, submitted: Moment) -> Result<(), Error> {
         if let Verdict::Wait(end) = taken.verdict {
             self.sync(Ticket(end)).await?;
         }
+        self.answers().await?;
         let rest = taken.delay.saturating_sub(self.inner.env.now().since(submitted));
         if !rest.is_zero() {
             self.inner.env.sleep(rest).await;
@@ -341,6 +357,7 @@ impl Staged {
             true => Ok(()),
             false => self.reach(media, ticket.0, missing).await,
         };
+        self.answers().await?;
         let mut gate = self.gate.lock();
         // A volume that was closed meanwhile keeps its changes in the log. A fenced volume must not
         // acknowledge.

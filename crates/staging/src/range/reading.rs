@@ -172,7 +172,7 @@ impl Staged {
     /// Whether no other life of the node serves the volume now. A read counts from this look on:
     /// what it finds later, all copies had before any other life began.
     pub(crate) fn may_read(&self) -> bool {
-        !self.needs_lease || self.inner.is_leased()
+        self.inner.may_go_on(self.needs_lease)
     }
 
     /// Waits until the volume may be read. The caller takes its picture without another wait.
@@ -180,7 +180,7 @@ impl Staged {
         if self.may_read() {
             return Ok(());
         }
-        match self.while_in_service(self.inner.leased()).await {
+        match self.while_in_service(self.inner.goes_on(self.needs_lease)).await {
             Some(()) => Ok(()),
             None => Err(self.out_of_service()),
         }

@@ -181,6 +181,7 @@ fn reads_wait_for_the_lease_but_those_of_volumes_that_no_successor_serves() {
         let alone = node.open_as(named(1, Policy::Back, 0)).await.unwrap();
         let copied = node.open_as(named(2, Policy::Back, 1)).await.unwrap();
         let stored = node.open_as(named(3, Policy::Through, 0)).await.unwrap();
+        setup.config.lease.stand(env.now() + SHORT * 1000);
         for volume in [&alone, &copied, &stored] {
             write(volume, 1, true).await.unwrap();
         }
@@ -220,6 +221,47 @@ fn reads_wait_for_the_lease_but_those_of_volumes_that_no_successor_serves() {
         let (found, ()) = futures_util::join!(copied.read(0, &mut out), ends);
         assert!(found.is_err());
     });
+}
+
+#[test]
+fn a_volume_without_copies_goes_on_only_while_its_life_stands() {
+    for ack in [Ack::Flash, Ack::Memory] {
+        let world = World::new(1, Faults::none());
+        let env = world.env();
+        world.block_on(async {
+            let mut setup = Setup::new(Policy::Back, ack);
+            setup.config.lease = Lease::not_yet();
+            let lease = setup.config.lease.clone();
+            let node = Node::start(&env, &setup, &Mem::store(), Plan::default()).await;
+            let alone = node.open_as(setup.vault(1)).await.unwrap();
+            let mut out = [0; 4096];
+            // Nothing is known of other lives: it neither acknowledges nor reads.
+            assert!(env.timeout(SHORT, write(&alone, 1, false)).await.is_err(), "it waits");
+            assert!(env.timeout(SHORT, write(&alone, 1, true)).await.is_err(), "it waits");
+            assert!(env.timeout(SHORT, alone.read(0, &mut out)).await.is_err(), "it waits");
+            // While it stands, and again with a lease.
+            lease.stand(env.now() + SHORT);
+            write(&alone, 2, false).await.unwrap();
+            write(&alone, 3, true).await.unwrap();
+            assert_eq!(read(&alone, 0, 4096).await, [3; 4096]);
+            env.sleep(SHORT).await;
+            assert!(env.timeout(SHORT, write(&alone, 4, true)).await.is_err(), "it is over");
+            assert!(!alone.read_now(0, &mut out).unwrap());
+            let again = async {
+                env.sleep(SHORT).await;
+                lease.set(None);
+            };
+            let (written, ()) = futures_util::join!(write(&alone, 5, true), again);
+            written.unwrap();
+            assert_eq!(read(&alone, 0, 4096).await, [5; 4096]);
+            let (lapsed, ()) =
+                futures_util::join!(env.timeout(SHORT * 3, lease.lapses(&env)), async {
+                    env.sleep(SHORT).await;
+                    lease.set(Some(env.now() + SHORT));
+                });
+            assert!(lapsed.is_ok() && !lease.holds(&env), "it has lapsed");
+        });
+    }
 }
 
 #[test]
