@@ -387,3 +387,39 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() -> Result<()> {
     assert!(told.contains("already"), "{told}");
     mounted.unmount()
 }
+
+#[test]
+fn a_sync_fails_when_the_memory_is_lost_that_had_what_it_was_to_make_durable() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let mut daemon = Daemon::start("files-memory")?;
+    daemon.cli(&["fs", "create", "home"])?;
+    let mounted = Mounted::new(&daemon, "home")?;
+    let path = mounted.folder.join("file");
+    let mut file = File::create(&path)?;
+    let other = File::create(mounted.folder.join("other"))?;
+    file.write_all(&[1; 4096])?;
+    file.sync_all()?;
+    // A kill alone loses nothing.
+    file.write_all(&[2; 4096])?;
+    daemon.kill_all()?;
+    daemon.up()?;
+    file.sync_all()?;
+    assert_eq!(std::fs::metadata(&path)?.len(), 8192);
+    // The file of the memory goes, as at the end of an ordinary user's session.
+    file.write_all(&[3; 4096])?;
+    daemon.kill_all()?;
+    daemon.remove_warm();
+    daemon.up()?;
+    let told = |synced: std::io::Result<()>| synced.err().and_then(|error| error.raw_os_error());
+    assert_eq!(told(file.sync_all()), Some(5), "EIO, since it may not be there");
+    file.sync_all()?;
+    assert_eq!(told(other.sync_all()), Some(5), "each file that was open");
+    assert_eq!(told(File::open(&mounted.folder)?.sync_all()), Some(5));
+    file.write_all(&[4; 4096])?;
+    file.sync_all()?;
+    drop((file, other));
+    mounted.unmount()?;
+    daemon.stop()
+}

@@ -55,7 +55,9 @@ fn main() {
                 let id = VolumeId([1; 16]);
                 let durably = false;
                 let has_gone: Arc<HasGone> = Arc::new(|_, _| false);
-                let mount = Mount { volume, id, target, clients, budget, durably, has_gone };
+                let memory = rekindle_front::fuse::wire::Memory { node: [0; 16], since: 0 };
+                let mount =
+                    Mount { volume, id, target, clients, budget, durably, memory, has_gone };
                 if let Ok(true) = answer(&mut stream).await {
                     serve(&env, stream, mount, stop).await;
                 }

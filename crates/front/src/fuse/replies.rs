@@ -46,6 +46,13 @@ pub fn reply(unique: u64, body: Result<Body, Errno>) -> Reply {
     Reply { head, data: body.data }
 }
 
+/// Makes what the mount is told beside the kernel's replies.
+pub fn notice(error: i32, body: &[u8]) -> Reply {
+    let length = (OUT_HEADER_BYTES + body.len()) as u32;
+    let head = OutHeader { length, error, unique: 0 };
+    Reply { head: [head.as_bytes(), body].concat(), data: Vec::new() }
+}
+
 /// What follows the header of a reply.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Body {
@@ -94,11 +101,6 @@ impl Body {
     /// of the file system, once an inode is no more that a program still has open, or works in;
     /// what it answers of folders; and whether it is alone.
     pub fn notices(&self, unique: u64) -> Vec<Reply> {
-        let notice = |error, body: &[u8]| {
-            let length = (OUT_HEADER_BYTES + body.len()) as u32;
-            let head = OutHeader { length, error, unique: 0 };
-            Reply { head: [head.as_bytes(), body].concat(), data: Vec::new() }
-        };
         let unnamed = self.unnamed.iter().map(|of| notice(UNNAMED, attr(of).as_bytes()));
         let alone = self.is_alone.then(|| notice(ALONE, unique.as_bytes()));
         let folder = |of| notice(FOLDER, &[unique.as_bytes(), attr(of).as_bytes()].concat());

@@ -9,8 +9,8 @@ use super::clients::{Clients, Enrolled, HasGone};
 use super::frame::{FRAME_BYTES, Frame, Garbage, HELLO_BYTES, Hello, Open};
 use super::limits;
 use super::locking::{Cancel, Locking, Turn};
-use super::replies::{Body, Reply, reply, total};
-use super::wire::{self, IN_HEADER_BYTES, InHeader, Op};
+use super::replies::{Body, Reply, notice, reply, total};
+use super::wire::{self, IN_HEADER_BYTES, InHeader, Memory, Op};
 use crate::conn::{Budget, Lease, Pipe, Stop};
 use crate::target::{Failed, Target};
 use bytes::Bytes;
@@ -35,6 +35,8 @@ pub struct Mount<T: Target> {
     /// Whether a change is answered only when it is durable: the mount may outlive the memory that
     /// has what is not.
     pub durably: bool,
+    /// The memory that may have alone what is answered and not durable.
+    pub memory: Memory,
     /// Says of a client of NFS that it has gone, since the volume is in service.
     pub has_gone: Arc<HasGone>,
 }
@@ -98,6 +100,10 @@ async fn run<T: Target>(env: &Env, pipe: impl Pipe, mount: Mount<T>, mut stop: S
         Err(end) => return end,
     };
     let (replies, mut unsent) = mpsc::unbounded_channel();
+    if !mount.durably {
+        let reply = notice(wire::MEMORY, mount.memory.as_bytes());
+        let _ = replies.send(Unsent { reply, _held: Held::default() });
+    }
     // Its drop ends all requests that are under way.
     let (_cut, is_cut) = watch::channel(());
     let shared = Arc::new(Shared {

@@ -11,7 +11,7 @@ mod notices;
 
 pub use acls::{KNOWS_ACLS, Knows, for_any_daemon, lacks_acls};
 pub use locks::{KNOWS_LOCKS, LockAsk, LockOut, attributes_are_old, marked, shares_locks};
-pub use notices::{ALONE, FOLDER, UNNAMED};
+pub use notices::{ALONE, FOLDER, MEMORY, Memory, UNNAMED};
 
 use super::limits;
 use locks::word_at;

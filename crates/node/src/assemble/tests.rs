@@ -404,7 +404,7 @@ fn a_start_that_finds_its_node_taken_over_leaves_log_and_memory_as_they_are() {
         // The start is written down in the background.
         env.sleep(Duration::from_secs(1)).await;
         drop(node);
-        let memory = || env.memory().head(Path::new("/memory/warm"), 4096).expect("readable");
+        let memory = || env.memory().head(Path::new("/memory/warm"), 64 << 20).expect("readable");
         let (before, config) = (memory(), Config { store: Some(url(&store)), ..config() });
         let refused = Node::assemble(&env, config).await.err().expect("it is another host's");
         assert!(refused.to_string().contains("taken over"), "{refused}");

@@ -9,6 +9,7 @@ use rekindle_cluster::wire::Protocol;
 use rekindle_env::{Address, Env};
 use rekindle_file::Files;
 use rekindle_front::conn::{Entered, Stop};
+use rekindle_front::fuse::wire::Memory;
 use rekindle_front::fuse::{self, Clients, End, HasGone, Mount};
 use rekindle_front::http::Leaving;
 use rekindle_front::http::api::ApiError;
@@ -61,12 +62,14 @@ impl Service {
     /// A mount of files that this host serves. `is_near`: the mount is at this host.
     pub(super) fn mount_of(&self, files: Files, is_near: bool) -> Mount<Files> {
         let vault = files.handle().vault();
+        let (node, since) = files.handle().staged().memory();
         Mount {
             volume: vault.name.clone(),
             id: vault.id,
             // What is not durable may be gone with the daemon, with the machine, or when another
             // host takes its log over. A mount that outlives that must not have been told of it.
             durably: !is_near || vault.copies > 0 || !files.handle().staged().outlives_process(),
+            memory: Memory { node: node.0, since: since.0 },
             target: files,
             clients: self.inner.mounts.clone(),
             budget: self.sessions().budget().clone(),

@@ -11,7 +11,7 @@ use crate::state::VolumeState;
 use crate::vault::unbroken;
 use crate::{Beginning, Error, Inner, Staging, Vault, limits};
 use parking_lot::Mutex;
-use rekindle_base::{Incarnation, Kind, Serial};
+use rekindle_base::{Incarnation, Kind, NodeId, Serial};
 use rekindle_datastore::record::{Held, Writer};
 use rekindle_env::Moment;
 use std::sync::OnceLock;
@@ -231,6 +231,14 @@ impl Inner {
 }
 
 impl Staged {
+    /// The node whose memory may have alone what is acknowledged and not durable, and its last
+    /// start that found that memory lost with what only it had; 0: none did.
+    #[must_use]
+    pub fn memory(&self) -> (NodeId, Incarnation) {
+        let since = self.inner.fence.copied_since.load(Ordering::Relaxed);
+        (self.inner.writer.node, Incarnation(since))
+    }
+
     /// Whether the log's changes of the volume may be acknowledged, and its vault be written: not
     /// once it is fenced.
     pub(crate) fn may_promise(&self, gate: &VolumeState) -> Result<(), Error> {

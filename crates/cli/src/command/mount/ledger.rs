@@ -5,10 +5,12 @@ use super::direct;
 use super::folders::{self, Folders};
 use super::locks::Locks;
 use super::names::Names;
+use super::unsynced::Unsynced;
 use bytes::Bytes;
 use rekindle_front::fuse::frame::{Frame, Hello, Open};
 use rekindle_front::fuse::wire::{
-    self, AttrOut, InHeader, OUT_HEADER_BYTES, OutHeader, SetAttrIn, ValidAttrOut, opcode, valid,
+    self, AttrOut, InHeader, Memory, OUT_HEADER_BYTES, OutHeader, SetAttrIn, ValidAttrOut, opcode,
+    valid,
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -57,6 +59,7 @@ pub struct Ledger {
     alone: Option<u64>,
     /// The kernel's numbers of requests that the daemon has, and whose wait is to end.
     interrupts: VecDeque<u64>,
+    unsynced: Unsynced,
 }
 
 struct Pending {
@@ -115,6 +118,7 @@ impl Ledger {
             folders: Folders::default(),
             alone: None,
             interrupts: VecDeque::new(),
+            unsynced: Unsynced::default(),
         }
     }
 
@@ -288,6 +292,11 @@ impl Ledger {
                 self.folders.told(body);
                 return Answered::Nothing;
             }
+            (0, wire::MEMORY) => {
+                let memory = Memory::read_from_prefix(body).ok().map(|(memory, _)| memory);
+                self.unsynced.told(memory, self.opens.keys().copied(), Instant::now());
+                return Answered::Nothing;
+            }
             (0, wire::ALONE) => {
                 self.alone = u64::read_from_prefix(body).ok().map(|(unique, _)| unique);
                 return Answered::Nothing;
@@ -329,6 +338,9 @@ impl Ledger {
         }
         match header.unique {
             _ if is_given_up => Answered::Nothing,
+            unique if head.error == 0 && self.unsynced.is_lost(&header, now) => {
+                Answered::Instead(bare_reply(unique, -Errno::IO.raw_os_error()))
+            }
             unique if unique % 2 == 1 => Answered::Own,
             _ if opened.is_some()
                 && self.keeps_in_step

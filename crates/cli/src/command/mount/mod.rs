@@ -12,6 +12,7 @@ mod ledger;
 mod locks;
 mod names;
 pub mod pump;
+mod unsynced;
 
 use super::client;
 use crate::arguments::{Common, Mount};

@@ -1,8 +1,8 @@
 //! Requests of a kernel and a mount that the test plays, over a file system in memory.
 
 use super::super::wire::{
-    ALONE, AttrOut, EntryOut, FOLDER, InitIn, InitOut, NameOut, OUT_HEADER_BYTES, OutHeader,
-    SetAttrIn, SizeOut, UNNAMED, ValidAttrOut, opcode, valid,
+    ALONE, AttrOut, EntryOut, FOLDER, InitIn, InitOut, MEMORY, NameOut, OUT_HEADER_BYTES,
+    OutHeader, SetAttrIn, SizeOut, UNNAMED, ValidAttrOut, opcode, valid,
 };
 use super::*;
 use crate::conn::Connections;
@@ -40,6 +40,8 @@ struct Line {
     alone: Vec<u64>,
     /// Folders that it was told of: the request, the inode, and how many names it has.
     folders: Vec<(u64, Ino, u64)>,
+    /// The memory that it was told of.
+    memory: Option<wire::Memory>,
     /// Asks the session to finish when it is dropped.
     stop: Option<oneshot::Sender<()>>,
 }
@@ -66,6 +68,7 @@ impl Site {
             clients: self.clients.clone(),
             budget: self.connections.budget().clone(),
             durably: self.durably,
+            memory: wire::Memory { node: [7; 16], since: 3 },
             has_gone: Arc::new(|holder, _| holder.client == GONE),
         };
         let (stop, stopped) = Stop::pair();
@@ -82,6 +85,7 @@ impl Site {
             unnamed: Vec::new(),
             alone: Vec::new(),
             folders: Vec::new(),
+            memory: None,
             stop: Some(stop),
         }
     }
@@ -131,6 +135,10 @@ impl Line {
                 self.folders.push((unique / 2, attr.ino, attr.size));
                 return Box::pin(self.reply()).await;
             }
+            (0, MEMORY) => {
+                self.memory = Some(wire::Memory::read_from_bytes(&body).unwrap());
+                return Box::pin(self.reply()).await;
+            }
             (0, ALONE) => {
                 self.alone.push(u64::read_from_bytes(&body).unwrap() / 2);
                 return Box::pin(self.reply()).await;
@@ -169,9 +177,17 @@ impl Line {
         self.ask(opcode::READ, ino, &reading(offset, size)).await
     }
 
-    /// Whether the daemon has hung up.
+    /// Whether the daemon has hung up, and has said nothing but what it says first.
     async fn is_over(&mut self) -> bool {
-        self.pipe.read(&mut [0]).await.unwrap() == 0
+        let notice = OUT_HEADER_BYTES + size_of::<wire::Memory>();
+        let mut said = vec![0; notice + 1];
+        let mut length = 0;
+        loop {
+            match self.pipe.read(&mut said[length..]).await.unwrap() {
+                0 => break length == 0 || length == notice,
+                count => length += count,
+            }
+        }
     }
 }
 
@@ -395,6 +411,8 @@ fn a_change_is_answered_when_it_is_durable_where_a_mount_outlives_what_is_not() 
             let answered = site.env.timeout(Duration::from_secs(60), line.reply()).await;
             assert_eq!(answered.is_ok(), !durably);
             assert_eq!(line.read(ino, 0, 9).await.unwrap(), b"", "a read waits for nothing");
+            let memory = wire::Memory { node: [7; 16], since: 3 };
+            assert_eq!(line.memory, (!durably).then_some(memory), "the memory that has it alone");
             if durably {
                 stuck.notify_one();
                 assert_eq!(line.reply().await.0, 2);

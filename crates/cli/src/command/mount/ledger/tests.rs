@@ -363,3 +363,42 @@ fn an_inode_that_lost_its_name_is_answered_for_until_the_kernel_forgets_it() {
         assert_eq!(look(&mut ledger, opcode::GETATTR, &[], stale), None, "it is forgotten");
     }
 }
+
+#[test]
+fn what_was_not_synced_when_the_memory_was_lost_is_an_error_of_the_next_sync_once() {
+    let mut ledger = Ledger::new(7);
+    let mut unique = 0;
+    let mut call = |ledger: &mut Ledger, opcode, ino| {
+        unique += 2;
+        ledger.take(request(opcode, unique, ino));
+        let body: &[u8] = if opcode == opcode::OPEN { &[0; 16] } else { &[] };
+        ledger.answer(&mut reply(unique, 0, body))
+    };
+    let told = |ledger: &mut Ledger, node, since| {
+        let memory = Memory { node: [node; 16], since };
+        let told = ledger.answer(&mut reply(0, wire::MEMORY, memory.as_bytes()));
+        assert_eq!(told, Answered::Nothing);
+    };
+    let is_error = |answered: &Answered| {
+        let Answered::Instead(reply) = answered else { return false };
+        OutHeader::read_from_prefix(reply).expect("a reply").0.error == -5
+    };
+    told(&mut ledger, 1, 0);
+    call(&mut ledger, opcode::OPEN, 5);
+    call(&mut ledger, opcode::OPEN, 6);
+    let syncs =
+        [(opcode::FSYNC, 5), (opcode::FSYNC, 6), (opcode::FSYNCDIR, 1), (opcode::SYNCFS, 1)];
+    let errors = |ledger: &mut Ledger, call: &mut dyn FnMut(&mut Ledger, u32, u64) -> Answered| {
+        syncs.map(|(opcode, ino)| is_error(&call(ledger, opcode, ino)))
+    };
+    // The next daemon has the memory of the last one.
+    told(&mut ledger, 1, 0);
+    assert_eq!(errors(&mut ledger, &mut call), [false; 4]);
+    told(&mut ledger, 1, 4);
+    assert!(!is_error(&call(&mut ledger, opcode::FSYNC, 7)), "it was not open");
+    assert_eq!(errors(&mut ledger, &mut call), [true; 4]);
+    assert_eq!(errors(&mut ledger, &mut call), [false; 4], "once");
+    // At another node, everything was durable.
+    told(&mut ledger, 2, 9);
+    assert_eq!(errors(&mut ledger, &mut call), [false; 4]);
+}
