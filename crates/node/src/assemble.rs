@@ -258,7 +258,7 @@ impl Node {
             arena: &arena,
             has_frames: warm.frames.is_some(),
         };
-        let log_config = log_config(&config, &attempt, scale);
+        let log_config = log_config(&config, attempt.node, attempt.sizes, scale);
         let (last, is_taken) = (found.map(|found| found.incarnation), role.takes().is_some());
         let claimed = claim.make(&writer, known.record, file.copied_from, log_config).await?;
         let Claimed { record, copied_from, log } = claimed;
@@ -407,11 +407,17 @@ async fn adopt(env: &Env, config: &Config, file: Option<&NodeFile>) -> Result<()
     })
 }
 
-fn log_config(config: &Config, attempt: &Attempt, scale: &Scale) -> rekindle_log::Config {
+/// The settings of the log of a node in its folder.
+pub(crate) fn log_config(
+    config: &Config,
+    node: NodeId,
+    sizes: Sizes,
+    scale: &Scale,
+) -> rekindle_log::Config {
     rekindle_log::Config {
         folder: config.flash(),
-        node: attempt.node,
-        flash_bytes: attempt.sizes.flash_bytes,
+        node,
+        flash_bytes: sizes.flash_bytes,
         flush_interval: scale.flush_interval,
     }
 }

@@ -17,7 +17,7 @@
 //!   the vault that it has left on its way is met as any attempt that lands late.
 
 use crate::Error;
-use crate::assemble::Node;
+use crate::assemble::{Node, log_config};
 use crate::config::{Config, Sizes};
 use crate::core::{self, Remainder};
 use crate::node_file::NodeFile;
@@ -59,12 +59,7 @@ impl Remains {
             warm_bytes: config.warm_bytes.unwrap_or(file.sizes.warm_bytes),
         };
         let (arena, warm) = memory(host, (&config, sizes), &file, &left).await;
-        let log_config = rekindle_log::Config {
-            folder: config.flash(),
-            node: file.node,
-            flash_bytes: sizes.flash_bytes,
-            flush_interval: host.scale().flush_interval,
-        };
+        let log_config = log_config(&config, file.node, sizes, host.scale());
         let log = Log::find(&host.env, arena, log_config, warm.is_some(), file.known_log()).await?;
         if log.newest_life() > Some(left.incarnation) {
             return Ok(None);

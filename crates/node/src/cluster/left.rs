@@ -35,27 +35,28 @@ pub(crate) async fn nodes(env: &Env, dir: &Path) -> Result<Vec<NodeId>, Error> {
     }
 }
 
-/// The segments of the log that a node has left here.
-async fn segments(env: &Env, dir: &Path, node: NodeId) -> io::Result<Vec<PathBuf>> {
-    let flash = folder(dir, node).join("flash");
-    let files = match env.disk().list(&flash).await {
+/// The names of the log's files in `flash`, but that of its lock; none if there is no such folder.
+async fn files_of_log(env: &Env, flash: &Path) -> io::Result<Vec<String>> {
+    let files = match env.disk().list(flash).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         files => files?,
     };
-    let is_segment = |(name, _): &(String, FileKind)| name != "lock";
-    Ok(files.into_iter().filter(is_segment).map(|(name, _)| flash.join(name)).collect())
+    let is_of_log = |(name, kind): &(String, FileKind)| *kind == FileKind::File && name != "lock";
+    Ok(files.into_iter().filter(is_of_log).map(|(name, _)| name).collect())
 }
 
 /// Whether the log of a node is left here. An error counts as a log.
 pub(crate) async fn has_log(env: &Env, dir: &Path, node: NodeId) -> bool {
-    segments(env, dir, node).await.map_or(true, |segments| !segments.is_empty())
+    let files = files_of_log(env, &folder(dir, node).join("flash")).await;
+    files.map_or(true, |files| !files.is_empty())
 }
 
 /// Removes the log of a node, which nothing needs any more. Its folder and `node.json` stay: the
 /// name says which node this host had.
 pub(crate) async fn clear(env: &Env, dir: &Path, node: NodeId) -> io::Result<()> {
-    for segment in segments(env, dir, node).await? {
-        env.disk().remove(&segment).await?;
+    let flash = folder(dir, node).join("flash");
+    for name in files_of_log(env, &flash).await? {
+        env.disk().remove(&flash.join(name)).await?;
     }
     Ok(())
 }
@@ -66,14 +67,8 @@ pub(crate) async fn set_aside(env: &Env, dir: &Path, node: NodeId) -> Result<Pat
     let moved = async {
         let (from, to) = (dir.join("flash"), left.join("flash"));
         env.disk().create_folder(&to).await?;
-        let files = match env.disk().list(&from).await {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            files => files?,
-        };
-        for (name, kind) in files {
-            if kind == FileKind::File && name != "lock" {
-                env.disk().rename(&from.join(&name), &to.join(&name)).await?;
-            }
+        for name in files_of_log(env, &from).await? {
+            env.disk().rename(&from.join(&name), &to.join(&name)).await?;
         }
         env.disk().sync_folder(&to).await?;
         for above in [&left, &dir.join(FOLDER), dir] {
