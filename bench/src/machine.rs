@@ -76,6 +76,11 @@ impl Watch {
         Self { begin: Instant::now(), used: used(), ours: ours() }
     }
 
+    /// Returns the CPU seconds that the whole machine used since the start.
+    pub fn used(&self) -> f64 {
+        used() - self.used
+    }
+
     /// Returns the share of one core that others used since the start.
     pub fn others(&self) -> f64 {
         let others = (used() - self.used) - (ours() - self.ours);

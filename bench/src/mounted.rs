@@ -13,35 +13,60 @@ pub const VOLUME: &str = "files";
 /// Longest wait for a mount.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A folder behind a FUSE file system that hands each call on (bindfs): what a folder of this disk
-/// does through the same front.
-pub struct Behind {
+/// A FUSE file system of another program.
+pub struct Other {
     pub folder: PathBuf,
     _mount: Process,
 }
 
-impl Behind {
-    /// Mounts it; `None`: bindfs is not installed.
-    pub fn mount(bench: &Bench, original: &Path, name: &str) -> Result<Option<Self>> {
-        let folder = bench.scratch.join(name);
-        std::fs::create_dir_all(&folder)?;
-        let mut command = pinned(&bench.layout.server, "bindfs");
-        command.arg("-f").arg(original).arg(&folder);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+impl Other {
+    /// Mounts a folder again with a program that hands each call on (bindfs): what a folder of this
+    /// disk does through the same front. `None`: it is not installed.
+    pub fn bindfs(bench: &Bench, original: &Path, name: &str) -> Result<Option<Self>> {
         if Command::new("bindfs").arg("-V").output().is_err() {
             return Ok(None);
         }
+        let folder = bench.scratch.join(name);
+        let mut command = pinned(&bench.layout.server, "bindfs");
+        command.arg("-f").arg(original).arg(&folder);
+        Self::mount(command, folder).map(Some)
+    }
+
+    /// Mounts a new JuiceFS with its data in a folder and its names in SQLite, as its own
+    /// documentation begins. `None`: it is not installed.
+    pub fn juicefs(bench: &Bench, name: &str) -> Result<Option<Self>> {
+        if Command::new("juicefs").arg("version").output().is_err() {
+            return Ok(None);
+        }
+        let home = bench.scratch.join(format!("{name}-home"));
+        std::fs::create_dir_all(&home)?;
+        let names = format!("sqlite3://{}/names.db", home.display());
+        let mut format = Command::new("juicefs");
+        format.args(["format", "--storage", "file", "--bucket"]);
+        let made = format.arg(home.join("store/")).args([&names, "bench"]).output()?;
+        ensure!(made.status.success(), "juicefs: {}", String::from_utf8_lossy(&made.stderr));
+        let folder = bench.scratch.join(name);
+        let mut command = pinned(&bench.layout.server, "juicefs");
+        command.args(["mount", "--no-usage-report", "--cache-dir"]).arg(home.join("cache"));
+        command.arg("--log").arg(home.join("log")).arg(names).arg(&folder);
+        Self::mount(command, folder).map(Some)
+    }
+
+    fn mount(mut command: Command, folder: PathBuf) -> Result<Self> {
+        std::fs::create_dir_all(&folder)?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mount = Process::start(&mut command)?;
         let begin = Instant::now();
         while !is_mounted(&folder)? {
-            ensure!(begin.elapsed() < PATIENCE, "bindfs does not mount: this needs root");
+            let program = command.get_program().display();
+            ensure!(begin.elapsed() < PATIENCE, "{program} does not mount: this needs root");
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(Some(Self { folder, _mount: mount }))
+        Ok(Self { folder, _mount: mount })
     }
 }
 
-impl Drop for Behind {
+impl Drop for Other {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.folder).status();
     }

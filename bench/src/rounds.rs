@@ -31,6 +31,8 @@ pub struct Run<T> {
     pub value: T,
     /// Share of one core that others used meanwhile.
     pub others: f64,
+    /// CPU seconds that the whole machine used, of clients, servers and the kernel.
+    pub used: f64,
 }
 
 /// The runs of two sides.
@@ -69,7 +71,7 @@ impl Bench {
         machine::wait_for_quiet(self.patience);
         let watch = Watch::start();
         let value = work()?;
-        Ok(Run { value, others: watch.others() })
+        Ok(Run { value, others: watch.others(), used: watch.used() })
     }
 
     /// Runs two sides in turns. A disturbed run does not count, and is made up for as long as there
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn only_undisturbed_runs_count() {
-        let run = |value, others| Run { value, others };
+        let run = |value, others| Run { value, others, used: 0.0 };
         let runs = [run(5.0, 0.0), run(9.0, 0.5), run(6.0, 0.01)];
         assert_eq!(best(&runs, |value| *value).value, 6.0);
         assert_eq!(best(&runs[1..2], |value| *value).value, 9.0);

@@ -10,7 +10,7 @@
 use super::{SECRET, content_config};
 use crate::data::{mixture, repeated};
 use crate::machine;
-use crate::mounted::{Behind, Mounted, VOLUME, forget_page_cache};
+use crate::mounted::{Mounted, Other, VOLUME, forget_page_cache};
 use crate::rounds::{Bench, Run, Sides, beside, middle, short, spread};
 use crate::servers::Rekindle;
 use crate::table::{Row, Wanted};
@@ -60,15 +60,34 @@ pub fn small(bench: &Bench) -> Result<Vec<Row>> {
     ];
     let what =
         "small files as Postmark has them; a folder of this disk through the same front (bindfs)";
-    rows.push(match Behind::mount(bench, &plain, "files-behind")? {
+    rows.push(match Other::bindfs(bench, &plain, "files-behind")? {
         Some(behind) => {
             let calls = bench.alternate(|| call(&mounted.folder), || call(&behind.folder))?;
             row("files-small", what, "calls/s", (&calls, 1.0), Some(0.42))
         }
         None => Row::new("files-small", what).skipped(&["bindfs"]),
     });
+    rows.extend(beside_juicefs(bench, &mounted)?);
     std::fs::remove_dir_all(&plain)?;
     Ok(rows)
+}
+
+/// The same loads against JuiceFS.
+fn beside_juicefs(bench: &Bench, mounted: &Mounted) -> Result<[Row; 2]> {
+    let whats = [
+        "a file of 4 KiB made and fsync'ed; JuiceFS over a folder, whose fsync reaches no disk",
+        "small files as Postmark has them; JuiceFS over a folder",
+    ];
+    let Some(theirs) = Other::juicefs(bench, "files-juice")? else {
+        return Ok(whats.map(|what| Row::new("files-small", what).skipped(&["juicefs"])));
+    };
+    let durable =
+        bench.alternate(|| make_durable(&mounted.folder), || make_durable(&theirs.folder))?;
+    let calls = bench.alternate(|| call(&mounted.folder), || call(&theirs.folder))?;
+    Ok([
+        row("files-small", whats[0], "files/s", (&durable, 1.0), Some(1.0)),
+        row("files-small", whats[1], "calls/s", (&calls, 1.0), None),
+    ])
 }
 
 /// A row of two rates.
@@ -215,6 +234,7 @@ fn stream_of(bench: &Bench, data: &Bytes, which: &str, wanted: (f64, f64)) -> Re
             (&written, scale),
             Some(wanted.0),
         )
+        .note(cpu(&written, data.len()))
         .note(sizes),
         row(
             "files-stream",
@@ -222,8 +242,18 @@ fn stream_of(bench: &Bench, data: &Bytes, which: &str, wanted: (f64, f64)) -> Re
             "MiB/s",
             (&read, scale),
             Some(wanted.1),
-        ),
+        )
+        .note(cpu(&read, data.len())),
     ])
+}
+
+/// Says what the middle runs of two rates took of the processor.
+pub(super) fn cpu(sides: &Sides<f64, f64>, bytes: usize) -> String {
+    let each = |runs: &[Run<f64>]| {
+        short(middle(runs, |rate| *rate).used / (bytes as f64 / MIB as f64 / 1024.0))
+    };
+    let (ours, theirs) = (each(&sides.ours), each(&sides.theirs));
+    format!("the machine's CPU, kernel and client included: {ours} against {theirs} s a GiB")
 }
 
 /// Writes a file until it is in the store; returns bytes a second.

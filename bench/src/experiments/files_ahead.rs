@@ -134,7 +134,8 @@ fn told(cost: &Cost) -> String {
 }
 
 fn of(runs: &[Run<Passed>], measure: impl Fn(&Passed) -> f64) -> Vec<Run<f64>> {
-    runs.iter().map(|run| Run { value: measure(&run.value), others: run.others }).collect()
+    let one = |run: &Run<_>| Run { value: measure(&run.value), others: run.others, used: run.used };
+    runs.iter().map(one).collect()
 }
 
 /// The counts of the run whose rate is the middle one.

@@ -3,10 +3,10 @@
 //! Neither side has anything to do with a disk: what is read is in the daemon's memory, and what
 //! is written need not be durable yet.
 
-use super::files::{read, row};
+use super::files::{cpu, read, row};
 use crate::mounted::{Mounted, VOLUME, forget_page_cache};
 use crate::null_fuse::NullFuse;
-use crate::rounds::Bench;
+use crate::rounds::{Bench, Sides};
 use crate::table::Row;
 use anyhow::Result;
 use rekindle_base::random::Random;
@@ -51,7 +51,10 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>> {
     ];
     let sides = [&written, &passed];
     let rows = whats.iter().zip(sides);
-    Ok(rows.map(|(what, sides)| row(NAME, what, "MiB/s", (sides, MIB as f64), None)).collect())
+    let row = |(what, sides): (&String, &Sides<f64, f64>)| {
+        row(NAME, what, "MiB/s", (sides, MIB as f64), None).note(cpu(sides, BYTES))
+    };
+    Ok(rows.map(row).collect())
 }
 
 /// Writes a file that is there from begin to end; returns bytes a second.

@@ -160,7 +160,7 @@ impl Keeping {
         for (holder, follower) in shared.parts.recorded.clone().into_iter().zip(followers) {
             shared.link(holder, follower);
         }
-        let task = env.spawn("cluster-owner", run(Arc::clone(&shared), notes));
+        let task = env.spawn_foreground("cluster-owner", run(Arc::clone(&shared), notes));
         Keeping { shared, task }
     }
 
@@ -309,7 +309,7 @@ impl Shared {
             let _ = news.send(Note::Beat(holder, one)).is_err();
         };
         let beats = beats::beat(Arc::clone(calls), *life, holder, *pace, tell);
-        let beats = calls.env.spawn("cluster-beat", beats);
+        let beats = calls.env.spawn_foreground("cluster-beat", beats);
         let reached = (follower.position(), calls.env.now());
         let goal = (Stand::Following, self.parts.log.committed());
         self.links.lock().insert(holder, Link { follower, beats, goal, reached });

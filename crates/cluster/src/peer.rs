@@ -49,7 +49,7 @@ impl Peer {
             bell: Notify::new(),
         });
         let pings = ping(calls.env.clone(), Arc::downgrade(&inner));
-        let pings = calls.env.spawn("peer-ping", pings);
+        let pings = calls.env.spawn_foreground("peer-ping", pings);
         Peer { inner, pings }
     }
 

@@ -51,13 +51,21 @@ impl Watch {
                 let watch = self.clone();
                 match deed {
                     Some(Deed::Knock) => {
-                        env.spawn("cluster-knock", async move { watch.knock(id, &node).await });
+                        env.spawn_foreground("cluster-knock", async move {
+                            watch.knock(id, &node).await
+                        });
                     }
                     Some(Deed::Look) => {
-                        env.spawn("cluster-look", async move { watch.look(id, &node).await });
+                        env.spawn_foreground(
+                            "cluster-look",
+                            async move { watch.look(id, &node).await },
+                        );
                     }
                     Some(Deed::Take) => {
-                        env.spawn("cluster-take", async move { watch.take(id, &node).await });
+                        env.spawn_foreground(
+                            "cluster-take",
+                            async move { watch.take(id, &node).await },
+                        );
                     }
                     None => {}
                 }

@@ -170,13 +170,24 @@ impl Env {
     }
 
     /// Starts a background task. The task runs on the background threads (real) or as one more task
-    /// (simulation), until it ends or its handle aborts it; dropping the handle lets it run on.
+    /// (simulation), until it ends or its handle aborts it; dropping the handle lets it run on. These
+    /// threads yield to those that clients wait for, and to other programs.
     pub fn spawn(
         &self,
         name: &'static str,
         task: impl Future<Output = ()> + Send + 'static,
     ) -> TaskHandle {
         self.parts.tasks.spawn(name, Box::pin(task))
+    }
+
+    /// Starts a task that a client waits for, on threads that it shares with others of its kind
+    /// (real). They yield to no one, so what may take long does not belong there.
+    pub fn spawn_foreground(
+        &self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> TaskHandle {
+        self.parts.tasks.spawn_foreground(name, Box::pin(task))
     }
 
     /// Starts a task on a thread of its own (real), so that the task may drive the disk without

@@ -283,6 +283,8 @@ impl TaskHandle {
 pub trait Tasks: Send + Sync {
     /// See [`crate::Env::spawn`].
     fn spawn(&self, name: &'static str, task: Task) -> TaskHandle;
+    /// See [`crate::Env::spawn_foreground`].
+    fn spawn_foreground(&self, name: &'static str, task: Task) -> TaskHandle;
     /// See [`crate::Env::spawn_session`].
     fn spawn_session(&self, name: &'static str, task: Task) -> TaskHandle;
     /// See [`crate::Env::blocking`].

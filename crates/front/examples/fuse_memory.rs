@@ -64,6 +64,6 @@ fn main() {
             });
             session
         });
-        connections.accept(&env, acceptor, SessionThread::Background, session).await;
+        connections.accept(&env, acceptor, SessionThread::Shared, session).await;
     });
 }

@@ -51,8 +51,8 @@ impl<P: AsyncRead + AsyncWrite + Send + Unpin> Pipe for P {}
 pub enum SessionThread {
     /// A thread of its own, so that the session may write to the disk itself.
     OwnThread,
-    /// The background threads.
-    Background,
+    /// Those of the foreground.
+    Shared,
 }
 
 impl SessionThread {
@@ -60,7 +60,7 @@ impl SessionThread {
     fn descriptors(self) -> u64 {
         match self {
             SessionThread::OwnThread => DESCRIPTORS_OF_THREAD,
-            SessionThread::Background => 1,
+            SessionThread::Shared => 1,
         }
     }
 }
@@ -81,7 +81,7 @@ impl Door {
     /// in.
     fn descriptors_needed(&self, limit: u64) -> u64 {
         let reserve = DESCRIPTORS_RESERVED.min(limit / 4);
-        let reserve = if self.place == SessionThread::Background { reserve / 2 } else { reserve };
+        let reserve = if self.place == SessionThread::Shared { reserve / 2 } else { reserve };
         let doubled = if matches!(self.address, Address::Tcp(_)) { reserve * 2 } else { reserve };
         doubled + self.place.descriptors() - 1
     }
@@ -339,7 +339,7 @@ impl Connections {
         };
         let task = match door.place {
             SessionThread::OwnThread => env.spawn_session(what, session),
-            SessionThread::Background => env.spawn(what, session),
+            SessionThread::Shared => env.spawn_foreground(what, session),
         };
         // The session may have ended already; then there is no task to abort.
         if let Some(live) = self.inner.state.lock().live.get_mut(&number) {

@@ -423,7 +423,7 @@ impl Copiers {
             self.count.store(copiers.len(), Ordering::Release);
         }
         let task = follow(self.env.clone(), Arc::clone(self), Arc::clone(&copier));
-        *copier.task.lock() = Some(self.env.spawn("log-copy", task));
+        *copier.task.lock() = Some(self.env.spawn_foreground("log-copy", task));
         Follower { copies: Arc::clone(self), copier }
     }
 

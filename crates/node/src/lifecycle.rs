@@ -293,7 +293,7 @@ impl Fronts {
                 app.clone(),
                 self.http.clone(),
             );
-            self.env.spawn("http-accept", serve);
+            self.env.spawn_foreground("http-accept", serve);
         }
     }
 
@@ -306,7 +306,7 @@ impl Fronts {
                 exports.clone(),
                 self.nbd.clone(),
             );
-            self.env.spawn("nbd-accept", serve);
+            self.env.spawn_foreground("nbd-accept", serve);
         }
     }
 }

@@ -25,19 +25,27 @@ use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-/// Background threads: two, because they only pass messages on; what blocks goes elsewhere.
+/// Threads of the foreground: what clients wait for reads and writes flash in them.
+const FOREGROUND_THREADS: usize = 4;
+/// Background threads: two, because they mostly pass messages on; what blocks goes elsewhere.
 const BACKGROUND_THREADS: usize = 2;
-/// Niceness of the background threads: they yield to those of the sessions when there are not
-/// enough processors.
+/// Niceness of the background threads: they yield to what clients wait for when there are not
+/// enough processors, in this process and in others.
 const BACKGROUND_NICE: i32 = 10;
-/// Most threads that run [`Env::blocking`] work at a time; more work waits in a queue.
+/// Most threads of each kind that run [`Env::blocking`] work at a time; more work waits in a queue.
 const BLOCKING_THREADS_MAX: usize = 64;
 
-/// The background threads. Its drop stops the threads, and their tasks end at their next
-/// suspension.
+/// The threads of tasks: those in the foreground, and those in the background. Its drop stops the
+/// threads, and their tasks end at their next suspension.
 pub struct Runtime {
     /// Present until drop.
-    background: Option<tokio::runtime::Runtime>,
+    kinds: Option<Kinds>,
+}
+
+/// The tokio runtimes.
+struct Kinds {
+    foreground: tokio::runtime::Runtime,
+    background: tokio::runtime::Runtime,
 }
 
 /// Makes the environment of the real machine, and the threads that its background tasks need.
@@ -45,59 +53,60 @@ pub fn env() -> io::Result<(Env, Runtime)> {
     access::keep_private();
     descriptors::raise_limit();
     descriptors::outlive_file_size();
-    let background = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(BACKGROUND_THREADS)
-        .max_blocking_threads(BLOCKING_THREADS_MAX)
-        .thread_name("background")
-        .on_thread_start(|| {
-            // The work that clients wait for directly runs on their sessions' threads. A refusal is
-            // no error: the threads then do not yield.
-            let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
-        })
-        .enable_all()
-        .build()?;
-    let handle = background.handle().clone();
+    let foreground = threads("foreground", FOREGROUND_THREADS).build()?;
+    let mut background = threads("background", BACKGROUND_THREADS);
+    let background = background.on_thread_start(tasks::yield_to_others).build()?;
+    let tasks = tasks::RealTasks::new(foreground.handle().clone(), background.handle().clone());
     let env = Env::new(Parts {
         clock: Box::new(clock::RealClock::new()),
         random: Box::new(random::RealRandom),
         disk: Box::new(disk::RealDisk),
         memory: Box::new(memory::RealMemory),
-        net: Box::new(net::RealNet::new(handle.clone())),
-        tasks: Box::new(tasks::RealTasks::new(handle)),
+        net: Box::new(net::RealNet::new(foreground.handle().clone())),
+        tasks: Box::new(tasks),
     });
-    Ok((env, Runtime { background: Some(background) }))
+    Ok((env, Runtime { kinds: Some(Kinds { foreground, background }) }))
+}
+
+fn threads(name: &str, count: usize) -> tokio::runtime::Builder {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(count).max_blocking_threads(BLOCKING_THREADS_MAX);
+    builder.thread_name(name).enable_all();
+    builder
 }
 
 impl Runtime {
     /// Runs `work` on the caller's thread, which must not be one of a runtime, and waits for its
     /// end.
     pub fn block_on<T>(&self, work: impl Future<Output = T>) -> T {
-        self.background().block_on(work)
+        self.kinds().background.block_on(work)
     }
 
     /// The tokio runtime of the background threads, for libraries that want one (an HTTP server,
     /// signals).
     #[must_use]
     pub fn handle(&self) -> &tokio::runtime::Handle {
-        self.background().handle()
+        self.kinds().background.handle()
     }
 
-    /// Stops the background threads, giving blocking work that is under way `patience` to finish.
+    /// Stops the threads, giving blocking work that is under way `patience` to finish.
     pub fn shut_down(mut self, patience: Duration) {
-        if let Some(background) = self.background.take() {
-            background.shutdown_timeout(patience);
+        if let Some(Kinds { foreground, background }) = self.kinds.take() {
+            foreground.shutdown_timeout(patience / 2);
+            background.shutdown_timeout(patience / 2);
         }
     }
 
-    fn background(&self) -> &tokio::runtime::Runtime {
-        self.background.as_ref().expect("the background threads live until drop")
+    fn kinds(&self) -> &Kinds {
+        self.kinds.as_ref().expect("the threads live until drop")
     }
 }
 
 impl Drop for Runtime {
     fn drop(&mut self) {
         // Not tokio's own drop: that waits for blocking work without end, and panics inside a task.
-        if let Some(background) = self.background.take() {
+        if let Some(Kinds { foreground, background }) = self.kinds.take() {
+            foreground.shutdown_background();
             background.shutdown_background();
         }
     }

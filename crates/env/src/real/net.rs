@@ -47,12 +47,12 @@ macro_rules! next_connection {
 }
 
 pub(super) struct RealNet {
-    background: Handle,
+    foreground: Handle,
 }
 
 impl RealNet {
-    pub(super) fn new(background: Handle) -> Self {
-        Self { background }
+    pub(super) fn new(foreground: Handle) -> Self {
+        Self { foreground }
     }
 }
 
@@ -63,8 +63,8 @@ impl Net for RealNet {
 
     fn listen<'a>(&'a self, address: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Acceptor>>> {
         Box::pin(async move {
-            // The background threads watch the listener, whichever thread polls this.
-            let _background = self.background.enter();
+            // The threads of the foreground watch the listener, whichever thread polls this.
+            let _foreground = self.foreground.enter();
             let acceptor: io::Result<Box<dyn Acceptor>> = match address {
                 Address::Tcp(socket) => listen_tcp(*socket).map(|found| Box::new(found) as _),
                 Address::Unix(path) => listen_unix(path).map(|found| Box::new(found) as _),

@@ -373,6 +373,10 @@ impl Tasks for Machine {
         }))
     }
 
+    fn spawn_foreground(&self, name: &'static str, task: Task) -> TaskHandle {
+        self.spawn(name, task)
+    }
+
     fn spawn_session(&self, name: &'static str, task: Task) -> TaskHandle {
         self.spawn(name, task)
     }

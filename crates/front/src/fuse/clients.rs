@@ -230,7 +230,7 @@ impl<T: Target> Drop for Enrolled<T> {
             let state = State::Gone(opens, self.env.now());
             inner.all.lock().insert(key, Row { session, state });
             let (clients, sleeper) = (self.clients.clone(), self.env.clone());
-            self.env.spawn("fuse-opens", async move {
+            self.env.spawn_foreground("fuse-opens", async move {
                 sleeper.sleep(limits::OPENS_GRACE).await;
                 if let Some(opens) = clients.expire(key, session) {
                     opens.end().await;

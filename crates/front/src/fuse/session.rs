@@ -287,7 +287,7 @@ impl<T: Target> Session<T> {
     ) {
         let (shared, replies) = (self.shared.clone(), self.replies.clone());
         let mut is_cut = self.is_cut.clone();
-        self.shared.env.spawn("fuse-request", async move {
+        self.shared.env.spawn_foreground("fuse-request", async move {
             let answered = tokio::select! {
                 biased;
                 _ = is_cut.changed() => return,

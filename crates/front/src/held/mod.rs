@@ -221,12 +221,15 @@ impl Held {
         Ok((open.id, open.seqid))
     }
 
-    /// Closes an open. The locks that were asked for with it go, too.
-    pub fn close(&mut self, client: u64, given: Given) -> Result<(), Refused> {
-        let id = self.open_mut(client, given)?.id;
+    /// Closes an open. The locks that were asked for with it go, too. Says whether it excluded
+    /// others from anything.
+    pub fn close(&mut self, client: u64, given: Given) -> Result<bool, Refused> {
+        let open = self.open_mut(client, given)?;
+        let (id, denied) = (open.id, open.deny != 0);
+        let before = self.locks.len();
         self.opens.retain(|open| open.id != id);
         self.locks.retain(|locks| locks.open != id);
-        Ok(())
+        Ok(denied || self.locks.len() != before)
     }
 
     /// Returns the lock of another owner that hinders one.

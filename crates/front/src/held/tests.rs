@@ -74,7 +74,7 @@ fn stateids_are_those_of_their_client_and_time() {
     held.open(holder(1), b"a", (READ, 0), 12, &here).unwrap();
     assert_eq!(held.close(1, first), Err(Refused::Outdated));
     assert_eq!(held.may(1, first, READ), Err(Refused::Outdated));
-    assert_eq!(held.close(1, at(2)), Ok(()));
+    assert_eq!(held.close(1, at(2)), Ok(false), "it excluded no one");
     assert_eq!(held.close(1, at(2)), Err(Refused::Unknown));
     assert!(held.is_empty());
 }
@@ -121,7 +121,7 @@ fn a_lock_needs_an_open_for_it() {
     held.free(1, given(empty)).unwrap();
     assert_eq!(held.look(1, given(empty)), Err(Refused::Unknown));
     held.lock_first(1, open, b"p", span(0, 1, false), 21, &here).unwrap();
-    held.close(1, open).unwrap();
+    assert_eq!(held.close(1, open), Ok(true), "its locks go");
     assert!(held.is_empty(), "locks go with their open");
 }
 

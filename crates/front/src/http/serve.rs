@@ -48,7 +48,7 @@ pub async fn serve(env: Env, acceptor: Box<dyn Acceptor>, app: App, connections:
     let serve = Arc::new(move |stream, stop| -> BoxFuture<'static, ()> {
         Box::pin(connection(serve_env.clone(), stream, stop, router.clone()))
     });
-    connections.accept(&env, acceptor, SessionThread::Background, serve).await;
+    connections.accept(&env, acceptor, SessionThread::Shared, serve).await;
 }
 
 /// The checks that every request passes.

@@ -23,7 +23,10 @@ pub fn serve<E: Exports>(
         tend(server);
     }
     for acceptor in acceptors {
-        env.spawn("nfs-accept", accept(env.clone(), acceptor, server.clone(), connections.clone()));
+        env.spawn_foreground(
+            "nfs-accept",
+            accept(env.clone(), acceptor, server.clone(), connections.clone()),
+        );
     }
 }
 
@@ -77,7 +80,7 @@ async fn accept<E: Exports>(
         };
         Box::pin(connection(line, stream, stop))
     });
-    connections.accept(&env, acceptor, SessionThread::Background, serve).await;
+    connections.accept(&env, acceptor, SessionThread::Shared, serve).await;
 }
 
 async fn connection<E: Exports>(line: Line<E>, stream: Box<dyn Stream>, stop: Stop) {

@@ -173,7 +173,7 @@ impl<E: Exports> Session<E> {
     fn begin(&self, record: Vec<u8>, held: Held) {
         let (desk, replies) = (self.desk.clone(), self.replies.clone());
         let mut is_cut = self.is_cut.clone();
-        desk.env().clone().spawn("nfs-call", async move {
+        desk.env().clone().spawn_foreground("nfs-call", async move {
             let reply = tokio::select! {
                 biased;
                 _ = is_cut.changed() => return,

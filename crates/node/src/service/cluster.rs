@@ -64,8 +64,8 @@ async fn take_part(service: &Service, node: &Arc<Node>) -> Result<(), Error> {
         }),
         volumes: Arc::new(ForOthers { service: service.clone() }),
     };
-    node.env.spawn("cluster-serve", rekindle_cluster::serve(acceptor, Arc::new(desk)));
-    node.env.spawn("cluster-watch", watch(service, node, &member).run());
+    node.env.spawn_foreground("cluster-serve", rekindle_cluster::serve(acceptor, Arc::new(desk)));
+    node.env.spawn_foreground("cluster-watch", watch(service, node, &member).run());
     let measured = member.holder.clone();
     if let Some(after) = node.config.cluster.follow_clients {
         let following = follow::follow(service.clone(), Arc::downgrade(node), after);

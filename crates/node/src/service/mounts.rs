@@ -105,7 +105,7 @@ impl Service {
         };
         let (env, entered) = (self.inner.env.clone(), self.enter_mount()?);
         let mount = self.mount_of(files, true);
-        env.clone().spawn("fuse", async move {
+        env.clone().spawn_foreground("fuse", async move {
             entered
                 .run(|stop| async move {
                     match connection.await {
@@ -137,7 +137,7 @@ impl Service {
         let way = Forward::new(self, node, name);
         let (told, opened) = oneshot::channel();
         let (env, volume) = (node.env.clone(), name.to_owned());
-        node.env.spawn("fuse-forwarded", async move {
+        node.env.spawn_foreground("fuse-forwarded", async move {
             entered.run(|stop| pass(env, volume, way, (told, connection), stop)).await;
         });
         opened

@@ -59,7 +59,7 @@ pub(crate) async fn attach_as(
                 // wait goes to the background.
                 let mut work = Box::pin(carry_out(attaching, wanted));
                 if futures_util::poll!(work.as_mut()).is_pending() {
-                    inner.env.spawn("volume-attach", work);
+                    inner.env.spawn_foreground("volume-attach", work);
                 }
                 (changes, Some(attempt))
             }

@@ -113,7 +113,7 @@ impl Remote {
         let (told, opened) = oneshot::channel();
         // The streams belong to the threads of the background.
         let carrying = courier::carry(env.clone(), way, shared.clone(), (told, known));
-        let courier = Arc::new(Courier(env.spawn("nbd-forward", carrying)));
+        let courier = Arc::new(Courier(env.spawn_foreground("nbd-forward", carrying)));
         let facts = opened.await.unwrap_or_else(|_| Err(ExportError::interrupted()))?;
         Ok(Self { facts, shared, _courier: courier })
     }

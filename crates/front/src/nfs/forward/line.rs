@@ -126,7 +126,7 @@ impl Line {
         let waits =
             Arc::new(Waits { state: Mutex::new(Some(Waiting::default())), ..Waits::default() });
         let (env, way, carried) = (self.env.clone(), self.way.clone(), waits.clone());
-        self.env.spawn("nfs-forwarded", async move {
+        self.env.spawn_foreground("nfs-forwarded", async move {
             let end = match way.open().await {
                 Ok(stream) => {
                     carried.was_open.store(true, Ordering::Relaxed);

@@ -117,7 +117,7 @@ impl<E: Exports> Visit<E> {
         let (cut, is_cut) = oneshot::channel::<()>();
         let under = Arc::downgrade(&self.cuts.0);
         self.cuts.0.lock().insert(number, cut);
-        server.env.clone().spawn("nfs-visit", async move {
+        server.env.clone().spawn_foreground("nfs-visit", async move {
             let _lease = budget.lease(bytes.len() + room).await;
             let reply = tokio::select! {
                 biased;

@@ -161,9 +161,20 @@ impl<E: Exports> Work<'_, E> {
         Ok(self.check_opened(place, kept.as_deref(), given, wanted)?)
     }
 
-    /// Carries an act out on what is held of a file, as a change of its own. `None`: it was carried
-    /// out before.
+    /// Carries an act out on what is held of a file, as a durable change of its own. `None`: it was
+    /// carried out before.
     pub(super) async fn hold(
+        &self,
+        place: &Place<E::Files>,
+        act: &Act<'_>,
+    ) -> Result<Option<Left>, Fault> {
+        let left = self.hold_for_now(place, act).await?;
+        place.export.files.sync().await?;
+        Ok(left)
+    }
+
+    /// The same, without a wait until it is durable.
+    pub(super) async fn hold_for_now(
         &self,
         place: &Place<E::Files>,
         act: &Act<'_>,
@@ -177,8 +188,7 @@ impl<E: Exports> Work<'_, E> {
         let judge = self.judge(&[], &rule);
         let caller = Caller { keeper: Some(&keeping), ..self.with(&judge) };
         let done = place.export.files.keep(caller, place.ino).await;
-        let done = self.settle(place, judge.was_done(), done).await;
-        match done {
+        match self.carried_out(judge.was_done(), done) {
             Ok(None) => Ok(None),
             done => outcome(&keeping, done).map(|(_, left)| Some(left)),
         }

@@ -364,6 +364,17 @@ impl<'a, E: Exports> Work<'a, E> {
         was_done: bool,
         done: Result<T, rekindle_file::Error>,
     ) -> Result<Option<T>, Fault> {
+        let done = self.carried_out(was_done, done)?;
+        place.export.files.sync().await?;
+        Ok(done)
+    }
+
+    /// Notes a change that was made, perhaps before: `None`.
+    fn carried_out<T>(
+        &self,
+        was_done: bool,
+        done: Result<T, rekindle_file::Error>,
+    ) -> Result<Option<T>, Fault> {
         let done = match done {
             Err(_) if was_done => {
                 self.meters.replayed();
@@ -374,7 +385,6 @@ impl<'a, E: Exports> Work<'a, E> {
         if let Some(turn) = &self.turn {
             turn.note_change();
         }
-        place.export.files.sync().await?;
         Ok(done)
     }
 

@@ -83,6 +83,22 @@ fn what_is_told_is_durable() {
 }
 
 #[test]
+fn a_close_waits_for_the_log_where_others_wait_for_it() {
+    served(async |site| {
+        let mut caller = Caller::new(site, "host").await;
+        let (file, open) = made(&mut caller).await;
+        let before = site.files("one").look(|state| state.syncs);
+        caller.done(ops().at(&file).close(&open)).await;
+        assert_eq!(site.files("one").look(|state| state.syncs), before, "it excluded no one");
+        let denying = ops().root("one").open("a", (u32::from(READ), u32::from(WRITE)), "f");
+        let denying = caller.done(denying).await.stateid(Op::OPEN);
+        let before = site.files("one").look(|state| state.syncs);
+        caller.done(ops().at(&file).close(&denying)).await;
+        assert!(site.files("one").look(|state| state.syncs) > before);
+    });
+}
+
+#[test]
 fn locks_exclude_others_over_a_restart_and_no_one_waits() {
     served(async |site| {
         let mut caller = Caller::new(site, "host").await;
