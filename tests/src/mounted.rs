@@ -63,6 +63,11 @@ impl Mounted {
     pub fn terminate(&mut self) -> Result<String> {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
+        self.ended()
+    }
+
+    /// Waits until the process has ended, and returns what it has said.
+    pub fn ended(&mut self) -> Result<String> {
         wait_until("the mount to end", || self.process.try_wait().is_ok_and(|e| e.is_some()))?;
         Ok(self.told())
     }

@@ -145,3 +145,22 @@ fn a_mount_that_is_told_to_end_keeps_what_programs_have_mapped() -> Result<()> {
     ensure!(kept.get(5000..5005) == Some(b"dirty"), "{} bytes", kept.len());
     two.unmount()
 }
+
+/// A mount that is broken off while a program uses it leaves its folder, and says so.
+#[test]
+fn a_mount_that_is_broken_off_by_force_leaves_the_folder() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = Daemon::start("two-mounts-forced")?;
+    daemon.cli(&["fs", "create", "home"])?;
+    let mut mount = Mounted::new(&daemon, "home")?;
+    let used = File::create_new(mount.folder.join("used"))?;
+    let done = Shell::new("umount").arg("-f").arg(&mount.folder).output()?;
+    ensure!(!done.status.success(), "the folder is in use");
+    let told = mount.ended()?;
+    ensure!(told.contains("was broken off"), "{told}");
+    ensure!(std::fs::read_dir(&mount.folder)?.next().is_none(), "it is the plain folder again");
+    drop(used);
+    Ok(())
+}

@@ -48,6 +48,8 @@ impl<'a, 'v> Draft<'a, 'v> {
         if ino >> INO_BITS != 0 {
             return Err(Errno::NOSPC.into());
         }
+        // In a damaged page of the table no inode is made: it could not be read again.
+        self.view.stored(ino)?;
         self.next_ino += 1;
         self.count += 1;
         self.bytes += inode.allocated.cast_signed();

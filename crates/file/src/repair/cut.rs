@@ -121,6 +121,15 @@ fn totals(home: &Home, survey: &Survey) -> Totals {
     Totals { next_ino, ..Totals::default() }
 }
 
+/// Returns the first number that no inode has had, as far as is known: names and rows may be lost
+/// with the inodes.
+fn given(home: &Home, survey: &Survey) -> Ino {
+    let next = |totals: &Totals| totals.next_ino;
+    let served = home.state.lock().totals.as_ref().map_or(0, next);
+    let stored = survey.own.as_ref().map_or(0, |(totals, _)| next(totals));
+    served.max(stored).max(survey.greatest.saturating_add(1))
+}
+
 /// Tells what is lost, by path.
 async fn told(home: &Home, survey: &Survey, losses: &[Loss]) -> Result<Vec<String>, Error> {
     let mut lines = Vec::new();
@@ -130,8 +139,7 @@ async fn told(home: &Home, survey: &Survey, losses: &[Loss]) -> Result<Vec<Strin
                 "all files and directories".to_owned()
             }
             Loss::Inodes(range) => {
-                // Numbers that were given, as far as names and rows tell.
-                let end = range.end.min(survey.greatest.saturating_add(1)).max(range.start + 1);
+                let end = range.end.min(given(home, survey)).max(range.start + 1);
                 format!("the inodes {} to {}", range.start, end - 1)
             }
             Loss::Before(ino) => {

@@ -379,6 +379,43 @@ fn a_page_of_the_table_of_inodes_costs_these_and_their_names_go() {
 }
 
 #[test]
+fn inodes_that_are_lost_with_their_names_are_counted_and_none_is_made_in_their_place() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    let greatest = world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        let dir = many(&files).await;
+        files.handle().staged().drain().await.unwrap();
+        let greatest = *read(&files).await.nodes.keys().last().unwrap();
+        let names = stored(&bed, dir).await.body.tree();
+        let all = tree::range(&bed.content, &names, 0..u64::MAX).await.unwrap();
+        for (_, chunk) in all {
+            damage(&store, &chunk).await;
+        }
+        damage(&store, &page(&bed, &root_of(&bed).await, greatest).await).await;
+        greatest
+    });
+    world.crash_process();
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 2).await;
+        let files = bed.files(Ack::Flash).await;
+        let kind = FileType::Regular;
+        let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None, umask: 0 };
+        let refused = files.create(CALLER, ROOT, b"new", &node).await;
+        assert!(matches!(refused, Err(Error::Volume(_))), "{refused:?}");
+        let plan = bed.volumes.salvage("fs", false).await.unwrap();
+        assert!(plan.contains(&format!(" to {greatest}")), "{greatest}: {plan}");
+        bed.volumes.salvage("fs", true).await.unwrap();
+        let new = make(&files, ROOT, "new", FileType::Regular).await;
+        assert!(new > greatest, "{new}");
+        files.handle().staged().drain().await.unwrap();
+        assert_eq!(misfits(&bed, &files).await, [""; 0]);
+    });
+}
+
+#[test]
 fn the_first_page_of_all_costs_the_root_directory_and_no_number_is_given_twice() {
     after_damage(
         async |_, files| (many(files).await, read(files).await),

@@ -94,6 +94,11 @@ impl Place {
         self.ours.get().zip(number_on(&self.folder)).is_some_and(|(ours, top)| *ours != top)
     }
 
+    /// Whether it is on the folder yet, with nothing on top of it.
+    pub fn is_there(&self) -> bool {
+        self.ours.get().is_some_and(|ours| number_on(&self.folder).as_ref() == Some(ours))
+    }
+
     /// Has the kernel write what programs have mapped and changed.
     pub fn write_back(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(std::fs::File::open(&self.folder)?)?)

@@ -58,7 +58,15 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
         loop {
             tokio::select! {
                 ended = &mut pumping => {
-                    if ended.is_err() {
+                    let is_broken_off = ended.is_ok() && place.is_there();
+                    if is_broken_off {
+                        output::tell(&format!(
+                            "rekindle: the mount on {} was broken off (umount -f) while in use: \
+                             programs that use it get errors now",
+                            place.folder.display()
+                        ));
+                    }
+                    if ended.is_err() || is_broken_off {
                         // Programs get errors instead of a wait without an end.
                         let _ = place.unmount(true);
                     }

@@ -117,7 +117,8 @@ fn find(folder: &Path) -> Vec<FoundArena> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("rekindle-") && name.ends_with(".warm")
+        // A node that came after another one in its folder adds its own name.
+        name.starts_with("rekindle-") && (name.ends_with(".warm") || name.contains(".warm-"))
     };
     let mut found: Vec<FoundArena> = entries
         .map(|entry| entry.path())
@@ -219,6 +220,11 @@ mod tests {
         assert_eq!(state(), "kept");
         write("another").expect("a file");
         assert_eq!(state(), "orphan", "another node's");
+        let later = scratch.path().join(format!("rekindle-chosen.warm-{node}"));
+        fs::copy(&path, &later).expect("a copy");
+        let found = find(scratch.path());
+        assert!(found.iter().any(|arena| arena.path == later && arena.state == "orphan"));
+        fs::remove_file(&later).expect("the copy");
         let said = note_on(&find(scratch.path())).expect("there is one");
         assert!(
             said.contains("1 orphan, ") && said.ends_with("rekindle warm drop --orphans"),
