@@ -170,8 +170,8 @@ impl Env {
     }
 
     /// Starts a background task. The task runs on the background threads (real) or as one more task
-    /// (simulation), until it ends or its handle aborts it; dropping the handle lets it run on. These
-    /// threads yield to those that clients wait for, and to other programs.
+    /// (simulation), until it ends or its handle aborts it; dropping the handle lets it run on.
+    /// These threads yield to those that clients wait for, and to other programs.
     pub fn spawn(
         &self,
         name: &'static str,

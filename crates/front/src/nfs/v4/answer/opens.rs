@@ -397,8 +397,8 @@ impl<E: Exports> Work<'_, E> {
             if self.hold_for_now(&place, &act).await?.is_some() {
                 self.server.clients.lock().count_held(self.client(), false);
             }
-            // Of a CLOSE that a power cut undoes, an open is left until its client has gone. That
-            // hinders no client that denies nothing, and costs each file one commit of the log less.
+            // Of a CLOSE that a power cut undoes, an open is left until its client has gone. It
+            // hinders no client that denies nothing, and spares each file a commit of the log.
             if excluded.load(Ordering::Relaxed) {
                 place.export.files.sync().await?;
             }
