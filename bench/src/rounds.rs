@@ -35,6 +35,13 @@ pub struct Run<T> {
     pub used: f64,
 }
 
+impl<T> Run<T> {
+    /// Returns the run with another value, which is made of its own.
+    pub fn map<U>(&self, of: impl FnOnce(&T) -> U) -> Run<U> {
+        Run { value: of(&self.value), others: self.others, used: self.used }
+    }
+}
+
 /// The runs of two sides.
 pub struct Sides<A, B> {
     pub ours: Vec<Run<A>>,

@@ -134,8 +134,7 @@ fn told(cost: &Cost) -> String {
 }
 
 fn of(runs: &[Run<Passed>], measure: impl Fn(&Passed) -> f64) -> Vec<Run<f64>> {
-    let one = |run: &Run<_>| Run { value: measure(&run.value), others: run.others, used: run.used };
-    runs.iter().map(one).collect()
+    runs.iter().map(|run| run.map(&measure)).collect()
 }
 
 /// The counts of the run whose rate is the middle one.

@@ -177,11 +177,8 @@ fn told(ours: Parts, theirs: Parts) -> String {
 
 /// The values of one kind of two sides that measure several.
 fn of<const N: usize>(sides: &Sides<[f64; N], [f64; N]>, at: usize) -> Sides<f64, f64> {
-    let one = |runs: &[Run<[f64; N]>]| {
-        let one =
-            |run: &Run<[f64; N]>| Run { value: run.value[at], others: run.others, used: run.used };
-        runs.iter().map(one).collect()
-    };
+    let one =
+        |runs: &[Run<[f64; N]>]| runs.iter().map(|run| run.map(|values| values[at])).collect();
     Sides { ours: one(&sides.ours), theirs: one(&sides.theirs) }
 }
 

@@ -56,7 +56,7 @@ pub(crate) async fn attach_as(
             Some(Entrance::Wait(changes, attempt)) => (changes, attempt),
             Some(Entrance::Attach(attaching, changes, attempt)) => {
                 // With a cached vault the attach is mostly a plain call. Only an attach that must
-                // wait goes to the background.
+                // wait becomes a task.
                 let mut work = Box::pin(carry_out(attaching, wanted));
                 if futures_util::poll!(work.as_mut()).is_pending() {
                     inner.env.spawn_foreground("volume-attach", work);
