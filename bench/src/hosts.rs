@@ -17,10 +17,21 @@ pub struct Hosts(pub Vec<Rekindle>);
 impl Hosts {
     /// Starts hosts in fresh folders, and waits until each can be taken over by another.
     pub fn start(bench: &Bench, name: &str, count: usize) -> Result<Self> {
+        Self::start_with(bench, name, count, "", &[])
+    }
+
+    /// The same with further settings, and with further arguments of the first.
+    pub fn start_with(
+        bench: &Bench,
+        name: &str,
+        count: usize,
+        settings: &str,
+        first: &[&str],
+    ) -> Result<Self> {
         let store = bench.scratch.join(format!("{name}-store"));
         let _ = std::fs::remove_dir_all(&store);
         let store = format!("file://{}", store.display());
-        let settings = "follow_clients = 'off'\n[destage]\nage = '1h'\n";
+        let settings = format!("{settings}follow_clients = 'off'\n[destage]\nage = '1h'\n");
         let mut hosts: Vec<Rekindle> = Vec::new();
         for number in 0..count {
             let (own, address) = (format!("{name}-{number}"), address());
@@ -28,7 +39,10 @@ impl Hosts {
                 vec!["--store", &store, "--advertise", &address, "--node-name", own.as_str()];
             let token = hosts.first().map(|first| token(bench, first)).transpose()?;
             words.extend(token.iter().flat_map(|token| ["--join", token.as_str()]));
-            let host = Rekindle::start_with(bench, &own, settings, &words)?;
+            if number == 0 {
+                words.extend(first);
+            }
+            let host = Rekindle::start_with(bench, &own, &settings, &words)?;
             if number == 0 {
                 host.api("POST", "/api/v1/cluster/init", Some(&json!({})))?;
             }

@@ -1,7 +1,7 @@
 //! The daemon as a user starts it: `rekindle up`, and the other commands against it.
 
 use crate::shell::{Shell, repository, wait_until};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -183,6 +183,15 @@ impl Daemon {
             Shell::new(binary()).args(arguments).arg("--json").arg("--dir").arg(&self.dir).run()?;
         serde_json::from_str(&text)
             .with_context(|| format!("{arguments:?} did not print JSON: {text}"))
+    }
+
+    /// Runs a client command that ends with exit code 1 and JSON on its output: it did its work, and
+    /// found damage.
+    pub fn cli_that_fails(&self, arguments: &[&str]) -> Result<Value> {
+        let command = Shell::new(binary()).args(arguments).arg("--json").arg("--dir");
+        let output = command.arg(&self.dir).output()?;
+        ensure!(output.status.code() == Some(1), "{arguments:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).with_context(|| format!("{arguments:?}: {output:?}"))
     }
 
     /// Returns the answer of `status`, whether the daemon serves or not.

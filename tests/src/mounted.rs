@@ -25,6 +25,13 @@ impl Mounted {
 
     /// The same, on this folder.
     pub fn at(daemon: &Daemon, volume: &str, folder: PathBuf) -> Result<Self> {
+        let mut this = Self::begin(daemon, volume, folder)?;
+        this.wait()?;
+        Ok(this)
+    }
+
+    /// Begins to mount a volume.
+    pub fn begin(daemon: &Daemon, volume: &str, folder: PathBuf) -> Result<Self> {
         std::fs::create_dir_all(&folder)?;
         let trace = folder.with_extension("mount.txt");
         let output = File::create(&trace)?;
@@ -37,14 +44,18 @@ impl Mounted {
             .stdout(output.try_clone()?)
             .stderr(output)
             .spawn()?;
-        let mut this = Self { folder, process, trace };
+        Ok(Self { folder, process, trace })
+    }
+
+    /// Waits until the kernel has it.
+    pub fn wait(&mut self) -> Result<()> {
         wait_until("the mount", || {
-            this.told().contains("mounted '") || this.process.try_wait().is_ok_and(|e| e.is_some())
+            self.told().contains("mounted '") || self.process.try_wait().is_ok_and(|e| e.is_some())
         })?;
-        if let Some(status) = this.process.try_wait()? {
-            bail!("the mount ended, {status}: {}", this.told());
+        match self.process.try_wait()? {
+            Some(status) => bail!("the mount ended, {status}: {}", self.told()),
+            None => Ok(()),
         }
-        Ok(this)
     }
 
     /// Mounts a volume twice.

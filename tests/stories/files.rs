@@ -6,7 +6,7 @@ use e2e::Daemon;
 use e2e::daemon::binary;
 use e2e::mounted::{Mounted, skipped, under_kills};
 use e2e::random::for_story;
-use e2e::shell::Shell;
+use e2e::shell::{Shell, wait_until};
 use e2e::tree::same_trees;
 use std::fs::File;
 use std::io::{Read, Seek, Write};
@@ -147,23 +147,27 @@ fn room_is_counted_exactly_and_what_is_reserved_is_there() -> Result<()> {
     let noise = for_story("room").bytes(1 << 20);
     let reserved = File::create_new(mounted.folder.join("reserved"))?;
     fallocate(&reserved, FallocateFlags::empty(), 0, 40 * MIB)?;
+    // Beyond its end, so that half a MiB is left in the end.
+    fallocate(&reserved, FallocateFlags::KEEP_SIZE, 40 * MIB, MIB / 2)?;
     let fill = mounted.folder.join("fill");
     let mut filling = File::create_new(&fill)?;
     let (mut filled, full) = (0, std::io::ErrorKind::StorageFull);
+    let mut last = noise.len();
     loop {
-        match filling.write_all(&noise).and_then(|()| filling.sync_all()) {
-            Ok(()) => filled += 1,
+        match filling.write(&noise[..]).and_then(|length| filling.sync_all().map(|()| length)) {
+            Ok(length) => (filled, last) = (filled + length as u64, length),
             Err(error) if error.kind() == full => break,
             Err(error) => return Err(error.into()),
         }
     }
-    ensure!(filled == 24, "{filled} MiB fit beside 40 reserved of 64");
+    ensure!(filled == 47 * MIB / 2, "{filled} bytes fit beside 40.5 MiB reserved of 64");
+    ensure!(last == noise.len() / 2, "the last write wrote what fitted, and not {last} bytes");
     daemon.kill_worker()?;
     for at in 0..40 {
         reserved.write_all_at(&noise, at * MIB).with_context(|| format!("MiB {at}"))?;
     }
     reserved.sync_all()?;
-    ensure!(reserved.metadata()?.blocks() * 512 == 40 * MIB);
+    ensure!(reserved.metadata()?.blocks() * 512 == 81 * MIB / 2);
     drop(filling);
     std::fs::remove_file(&fill)?;
     // Every second page, again and again: each is taken once.
@@ -385,6 +389,26 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() -> Result<()> {
     let mounted = Mounted::new(&daemon, "home")?;
     let told = refused("home", &mounted.folder)?;
     assert!(told.contains("already"), "{told}");
+    mounted.unmount()
+}
+
+#[test]
+fn a_mount_begins_to_wait_while_the_store_is_away() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-waits")?;
+    daemon.store_goes()?;
+    let mut ended = Mounted::begin(&daemon, "home", daemon.scratch().join("ended"))?;
+    let mut mounted = Mounted::begin(&daemon, "home", daemon.scratch().join("mnt"))?;
+    for mount in [&ended, &mounted] {
+        wait_until("the mount to say that it waits", || mount.told().contains("mount waits"))?;
+    }
+    let told = ended.terminate()?;
+    ensure!(told.contains("broken off before the file system was mounted"), "{told}");
+    daemon.store_comes_back()?;
+    mounted.wait()?;
+    std::fs::write(mounted.folder.join("new"), b"bytes")?;
     mounted.unmount()
 }
 

@@ -67,7 +67,7 @@ fn a_damaged_pack_costs_one_volume_one_block_while_twenty_others_serve() -> Resu
             .is_ok_and(|history| history[0]["outcome"] == "waiting")
     })?;
     // Nothing is given up before the user says so; the plan tells what would be.
-    let plan = daemon.cli(&["salvage", "run", "hurt"])?["result"]["done"].to_string();
+    let plan = daemon.cli_that_fails(&["salvage", "run", "hurt"])?["result"]["done"].to_string();
     ensure!(plan.contains("nothing was given up") && plan.contains("--accept-losses"), "{plan}");
     let shown = daemon.cli(&["volume", "show", "hurt"])?;
     ensure!(shown["reason"].to_string().contains("cannot be read since"), "{shown}");
@@ -196,7 +196,7 @@ fn two_clients_are_served_while_one_salvage_of_their_volume_runs_for_two_people(
     assert_eq!(seen[0], seen[1]);
     assert_eq!(seen[0].iter().filter(|is_whole| !**is_whole).count(), 1, "{seen:?}");
     for person in &mut people {
-        ensure!(person.wait()?.success(), "both are told how it went");
+        assert_eq!(person.wait()?.code(), Some(1), "both are told that damage is left");
     }
     assert_eq!(outcomes(&daemon), ["waiting"], "one salvage for all of them");
     let history = daemon.cli(&["volume", "history", "hurt"])?.to_string();
@@ -404,13 +404,34 @@ fn damage_in_a_file_system_costs_what_a_salvage_names_by_path_and_the_rest_stays
     daemon.stop()?;
     damage(&daemon.data_pack()?)?;
     daemon.up()?;
-    let plan = daemon.cli(&["salvage", "run", "home"])?["result"]["done"].to_string();
+    let is_well = || daemon.status().is_ok_and(|status| status["health"]["state"] == "well");
+    ensure!(is_well(), "no one has met the damage");
+    daemon.cli_that_fails(&["verify"])?;
+    let health = daemon.status()?["health"].to_string();
+    ensure!(
+        health.contains("volume-unreadable") && health.contains("salvage run home"),
+        "{health}"
+    );
+    let plan = daemon.cli_that_fails(&["salvage", "run", "home"])?["result"]["done"].to_string();
     ensure!(
         plan.contains("this would be lost: /folder ") && plan.contains("--accept-losses"),
         "{plan}"
     );
     ensure!(export(&daemon, "refused").is_err(), "an error, and no other bytes");
+    let rest = daemon.scratch().join("rest");
+    let arguments = ["fs", "export", "home", &path(&rest), "--keep-going"];
+    let told = daemon.cli_that_fails(&arguments)?;
+    let left_out: Vec<_> = told["left_out"].as_array().into_iter().flatten().collect();
+    ensure!(!left_out.is_empty() && left_out.len() <= 20, "{told}");
+    assert_eq!(told["damaged"], left_out.len());
+    let missing = differing(&here, &rest)?;
+    assert_eq!(missing.len(), left_out.len(), "{missing:?}: {told}");
+    for one in left_out {
+        let one = Path::new(one["path"].as_str().unwrap_or_default());
+        ensure!(!rest.join(one).exists() && here.join(one).exists(), "{told}");
+    }
     daemon.cli(&["salvage", "run", "home", "--accept-losses"])?;
+    ensure!(is_well(), "{}", daemon.status()?);
     let history = daemon.cli(&["salvage", "history", "home"])?.to_string();
     let hurt = differing(&here, &export(&daemon, "first")?)?;
     ensure!(!hurt.is_empty() && hurt.len() <= 20, "{hurt:?}");

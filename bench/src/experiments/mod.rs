@@ -12,6 +12,7 @@ mod files_far;
 mod files_names;
 mod files_nfs;
 mod files_null;
+mod files_open;
 mod flash;
 mod flush;
 mod forwarded;
@@ -126,6 +127,11 @@ const FILES: &[Experiment] = &[
         name: "files-null",
         question: "a stream through a mount, against a FUSE file system that does nothing",
         run: files_null::run,
+    },
+    Experiment {
+        name: "files-open",
+        question: "killed while a client of NFS has a file open, until a stranger has opened it",
+        run: files_open::run,
     },
 ];
 

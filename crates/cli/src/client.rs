@@ -268,7 +268,7 @@ impl Client {
             return Failure::new(format!("the daemon in {dir} does not let you in"))
                 .because(error)
                 .next("run the command as the user who runs the daemon, or as root; `rekindle up --http-socket-group GROUP` lets a group in")
-                .kind(Kind::Unavailable);
+                .kind(Kind::Refused);
         }
         let others = running::folders();
         let next = if others.is_empty() {

@@ -78,7 +78,7 @@ fn run(cli: &Cli) -> Outcome<u8> {
             Ok(0)
         }
         Command::Warm(warm) => command::warm::run(common, warm),
-        Command::Salvage(salvage) => command::salvage::run(common, salvage).map(|()| 0),
+        Command::Salvage(salvage) => command::salvage::run(common, salvage),
         Command::Debug(debug) => command::debug::run(common, debug).map(|()| 0),
         Command::Drill(arguments::Drill::Restart(restart)) => drill::run(common, restart),
         Command::Drill(arguments::Drill::Attach(attach)) => drill::attach::run(common, attach),

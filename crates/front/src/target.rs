@@ -126,6 +126,14 @@ pub trait Target: Clone + Send + Sync + 'static {
         offset: u64,
         data: &[u8],
     ) -> impl Future<Output = Done<()>> + Send;
+    /// Writes as much as there is room for; returns how many bytes that is.
+    fn write_some(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> impl Future<Output = Done<usize>> + Send;
     fn write_at_end(
         &self,
         caller: Caller<'_>,
@@ -237,6 +245,15 @@ impl Target for Files {
     }
     async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
         self.write(caller, ino, offset, data).await
+    }
+    async fn write_some(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> Done<usize> {
+        self.write_some(caller, ino, offset, data).await
     }
     async fn write_at_end(&self, caller: Caller<'_>, ino: Ino, data: &[u8]) -> Done<()> {
         self.write_at_end(caller, ino, data).await

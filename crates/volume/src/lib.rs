@@ -35,7 +35,7 @@ pub use registry::info::Info;
 pub use registry::machine;
 pub use registry::transitional::{Stuck, Transitional};
 pub use registry::view::{CollectorView, Impaired, VolumeView};
-pub use repair::salvage::Salvage;
+pub use repair::salvage::{Repair, Salvage};
 pub use stop::StopProgress;
 
 use attach::collect;
@@ -424,11 +424,11 @@ impl Volumes {
     }
 
     /// Salvages a volume, in service if it can be, and waits for the end. Attempts are counted from
-    /// zero again. Returns a sentence: the repairs, and what going on would lose.
+    /// zero again.
     ///
     /// Only `accept_losses` gives up unreachable content, and changes that the log has lost; the
     /// latter only while no client holds the volume.
-    pub async fn salvage(&self, name: &str, accept_losses: bool) -> Result<String, Error> {
+    pub async fn salvage(&self, name: &str, accept_losses: bool) -> Result<Repair, Error> {
         let name = name.to_owned();
         let work = move |inner| async move { salvage::run(&inner, &name, accept_losses).await };
         self.run("volume-salvage", work).await
@@ -440,6 +440,12 @@ impl Volumes {
         let (name, reason) = (name.to_owned(), reason.to_owned());
         let ask = |inner| async move { salvage::ask_in_service(&inner, &name, &reason).await };
         self.run("volume-salvage", ask).await
+    }
+
+    /// Notes what a check found of a volume: the reason in words, or that nothing is damaged. Health
+    /// tells the damage until a salvage or another check ends; nothing is repaired.
+    pub fn note_check(&self, name: &str, damage: Option<String>) {
+        salvage::note_check(&self.inner, name, damage);
     }
 
     /// Cancels the salvage of a volume, or takes it out of the queue. Whether there was one.

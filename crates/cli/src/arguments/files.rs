@@ -98,7 +98,7 @@ Examples:
 
 Owners, modes, times, links, holes and extended attributes come along; owners
 need root. A snapshot is as it was at one moment, while a file system that is in
-use changes under the copy.")]
+use changes under the copy. Exit code 1 when something is left out.")]
 pub struct ExportTree {
     /// The file system
     #[arg(value_parser = parse::volume_name)]
@@ -116,6 +116,9 @@ pub struct ExportTree {
     /// left, another one of the same name is replaced
     #[arg(long)]
     pub merge: bool,
+    /// Leave out what cannot be read, and copy the rest
+    #[arg(long)]
+    pub keep_going: bool,
 }
 
 #[derive(Debug, Args)]

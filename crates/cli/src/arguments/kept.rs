@@ -21,7 +21,10 @@ Examples:
   rekindle volume resize vm1 40G
       clients see it when they connect anew
   rekindle volume resize vm1 10G --shrink
-      cuts off what is beyond: shrink the file system first")]
+      cuts off what is beyond: shrink the file system first
+
+The size of a file system only limits what it takes: it may be less at any time,
+and with --shrink also less than what is in it.")]
 pub struct Resize {
     /// The volume
     #[arg(value_parser = parse::volume_name)]
@@ -29,7 +32,7 @@ pub struct Resize {
     /// How large it shall be: 40G
     #[arg(value_parser = parse::volume_size)]
     pub size: u64,
-    /// Also smaller than it is
+    /// Also smaller than it is: cut off its end
     #[arg(long)]
     pub shrink: bool,
 }

@@ -4,19 +4,20 @@ use super::{client, job};
 use crate::arguments::{Common, Named, Salvage as Request, SalvageHistory, SalvageRun};
 use crate::client::volume_path;
 use rekindle_front::http::api::Job;
-use rekindle_terminal::failure::Outcome;
+use rekindle_terminal::failure::{EXIT_FAILED, Outcome};
 use rekindle_terminal::output;
 use rekindle_volume::{Account, Salvage};
 use serde_json::{Value, json};
 
-/// Runs the command.
-pub fn run(common: &Common, request: &Request) -> Outcome {
+/// Runs the command; exit code 1 when damage is left.
+pub fn run(common: &Common, request: &Request) -> Outcome<u8> {
     match request {
-        Request::Queue => queue(common),
-        Request::Run(run) => begin(common, run),
-        Request::Cancel(named) => cancel(common, named),
-        Request::History(of) => history(common, of),
+        Request::Queue => queue(common)?,
+        Request::Run(run) => return begin(common, run),
+        Request::Cancel(named) => cancel(common, named)?,
+        Request::History(of) => history(common, of)?,
     }
+    Ok(0)
 }
 
 fn queue(common: &Common) -> Outcome {
@@ -40,18 +41,19 @@ fn queue(common: &Common) -> Outcome {
     Ok(())
 }
 
-fn begin(common: &Common, run: &SalvageRun) -> Outcome {
+fn begin(common: &Common, run: &SalvageRun) -> Outcome<u8> {
     let client = client(common)?;
     let begun: Job = client
         .post(&volume_path(&run.name, "/salvage"), &json!({"accept_losses": run.accept_losses}))?;
     if run.detach {
         job::begun(common, &begun);
-        return Ok(());
+        return Ok(0);
     }
     let done = job::follow(&client, begun, "salvage")?;
     let what = done.result["done"].as_str().unwrap_or_default();
     common.told(&done, &format!("volume '{}': {what}", run.name));
-    Ok(())
+    let is_left = done.result["damage_left"].as_bool().unwrap_or(false);
+    Ok(if is_left { EXIT_FAILED } else { 0 })
 }
 
 fn cancel(common: &Common, named: &Named) -> Outcome {

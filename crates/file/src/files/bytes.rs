@@ -37,6 +37,39 @@ enum Newer {
     Content(Body, u64),
 }
 
+/// How much of its bytes a write carries out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Length {
+    Whole,
+    /// As much as there is room for, if there is room for any.
+    AsFits,
+}
+
+/// Returns the lengths, ascending, at which a write of `length` bytes may be cut.
+fn page_ends(offset: u64, length: usize) -> Vec<usize> {
+    let first = PAGE_BYTES - offset % PAGE_BYTES;
+    let cuts = (first..length as u64).step_by(PAGE_BYTES as usize);
+    cuts.map(|cut| usize::try_from(cut).unwrap_or(usize::MAX)).collect()
+}
+
+/// Plans a write of the greatest of these lengths for which there is room.
+fn most_that_fits<T>(
+    lengths: &[usize],
+    plan: impl Fn(usize) -> Result<T, Stop>,
+) -> Result<T, Stop> {
+    let (mut fits, mut refused) = (None, None);
+    let (mut low, mut high) = (0, lengths.len());
+    while low < high {
+        let middle = low.midpoint(high);
+        match plan(lengths[middle]) {
+            Ok(planned) => (fits, low) = (Some(planned), middle + 1),
+            Err(stop @ Stop::Full(_)) => (refused, high) = (Some(stop), middle),
+            Err(stop) => return Err(stop),
+        }
+    }
+    fits.ok_or_else(|| refused.unwrap_or(Stop::Posix(Errno::NOSPC)))
+}
+
 /// Makes one buffer of pieces; one alone stays where it is.
 pub fn joined(mut pieces: Vec<Bytes>) -> Bytes {
     match pieces.len() {
@@ -143,41 +176,57 @@ impl Files {
     /// Writes all of `data`, at most [`limits::WRITE_BYTES_MAX`]. Not durable before
     /// [`Files::sync`].
     pub async fn write(&self, caller: Caller<'_>, ino: Ino, offset: u64, data: &[u8]) -> Done<()> {
-        self.write_there(Caller { origin: None, ..caller }, ino, Some(offset), data).await
+        let caller = Caller { origin: None, ..caller };
+        self.write_there(caller, ino, Some(offset), data, Length::Whole).await.map(drop)
+    }
+
+    /// The same, but writes as much of `data` as the volume has room for, to the end of a page.
+    /// Returns how many bytes that is, at least one.
+    pub async fn write_some(
+        &self,
+        caller: Caller<'_>,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+    ) -> Done<usize> {
+        let caller = Caller { origin: None, ..caller };
+        self.write_there(caller, ino, Some(offset), data, Length::AsFits).await
     }
 
     /// The same, behind the end that the file has in the turn of the change. It is noted as carried
     /// out: a second time, the bytes would be there twice.
     pub async fn write_at_end(&self, caller: Caller<'_>, ino: Ino, data: &[u8]) -> Done<()> {
-        self.write_there(caller, ino, None, data).await
+        self.write_there(caller, ino, None, data, Length::Whole).await.map(drop)
     }
 
-    /// Writes at an offset, or else at the end. A caller's origin is noted.
+    /// Writes at an offset, or else at the end. A caller's origin is noted. Returns the length of what
+    /// was written.
     async fn write_there(
         &self,
         caller: Caller<'_>,
         ino: Ino,
         offset: Option<u64>,
         data: &[u8],
-    ) -> Done<()> {
+        length: Length,
+    ) -> Done<usize> {
         is_present(ino)?;
         if data.len() > limits::WRITE_BYTES_MAX {
             return Err(Errno::INVAL.into());
         }
-        let end_of = |begin: u64| {
-            let end = begin.checked_add(data.len() as u64).filter(|end| *end <= FILE_BYTES_MAX);
+        let end_of = |begin: u64, length: usize| {
+            let end = begin.checked_add(length as u64).filter(|end| *end <= FILE_BYTES_MAX);
             end.ok_or(Errno::FBIG)
         };
-        end_of(offset.unwrap_or(0))?;
+        end_of(offset.unwrap_or(0), data.len())?;
         if data.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let (now, room) = (self.now(), self.size());
-        let plan = |view: &View<'_>| {
+        let plan = |view: &View<'_>, length: usize| {
             judge(&caller, view)?;
             let mut inode = regular(view, ino)?;
             let begin = offset.unwrap_or(inode.size);
-            let end = end_of(begin)?;
+            let end = end_of(begin, length)?;
             let pages = touched(&(begin..end));
             let new = pages.end - pages.start - view.taken(ino, &pages)?;
             inode.grow(end);
@@ -188,11 +237,21 @@ impl Files {
             if let Some(witness) = caller.witness {
                 witness.changed(&inode.attr(ino));
             }
-            Ok(WriteHead { ino, offset: begin, more, inode })
+            Ok((WriteHead { ino, offset: begin, more, inode }, length))
         };
-        let (turn, head) = self.in_turn(plan).await?;
-        let rest = self.append_bytes(turn, head, caller.origin, data).await?;
-        self.keep_pace(rest).await
+        let ends = page_ends(offset.unwrap_or(0), data.len());
+        let whole = |view: &View<'_>| plan(view, data.len());
+        let as_fits = |view: &View<'_>| most_that_fits(&ends, |length| plan(view, length));
+        let planned = match self.in_turn(whole).await {
+            Err(Error::Posix(Errno::NOSPC)) if length == Length::AsFits && !ends.is_empty() => {
+                self.in_turn(as_fits).await?
+            }
+            planned => planned?,
+        };
+        let (turn, (head, length)) = planned;
+        let rest = self.append_bytes(turn, head, caller.origin, &data[..length]).await?;
+        self.keep_pace(rest).await?;
+        Ok(length)
     }
 
     async fn append_bytes(

@@ -124,10 +124,8 @@ fn totals(home: &Home, survey: &Survey) -> Totals {
 /// Returns the first number that no inode has had, as far as is known: names and rows may be lost
 /// with the inodes.
 fn given(home: &Home, survey: &Survey) -> Ino {
-    let next = |totals: &Totals| totals.next_ino;
-    let served = home.state.lock().totals.as_ref().map_or(0, next);
-    let stored = survey.own.as_ref().map_or(0, |(totals, _)| next(totals));
-    served.max(stored).max(survey.greatest.saturating_add(1))
+    let served = home.state.lock().totals.as_ref().map_or(0, |totals| totals.next_ino);
+    served.max(survey.next_ino())
 }
 
 /// Tells what is lost, by path.

@@ -57,6 +57,12 @@ pub(super) struct Survey {
 }
 
 impl Survey {
+    /// Returns the first number that no inode has had, as far as the root tells.
+    pub(super) fn next_ino(&self) -> Ino {
+        let noted = self.own.as_ref().map_or(0, |(totals, _)| totals.next_ino);
+        noted.max(self.greatest.saturating_add(1))
+    }
+
     /// Reads all tables below a root. `alive`: inodes that have no row there, but in changes that
     /// the root does not have yet.
     pub(super) async fn of(home: &Home, root: &Root, alive: &BTreeSet<Ino>) -> Result<Self, Error> {

@@ -102,8 +102,7 @@ impl Tidy<'_> {
                 Some(named) if named.kind == FileType::Directory => return Ok(named.ino),
                 Some(_) => {}
                 None => {
-                    let next = self.survey.own.as_ref().map_or(0, |(totals, _)| totals.next_ino);
-                    let ino = next.max(self.survey.greatest + 1);
+                    let ino = self.survey.next_ino();
                     self.survey.greatest = ino;
                     self.made = Some(ino);
                     self.put(ROOT, position, name.as_bytes(), ino, FileType::Directory);

@@ -86,7 +86,7 @@ fn after_damage<T: Clone>(
     world.block_on(async {
         let bed = Bed::start(&env, &store, 2).await;
         let before = root_of(&bed).await;
-        let plan = bed.volumes.salvage("fs", false).await.unwrap();
+        let plan = bed.volumes.salvage("fs", false).await.unwrap().told;
         assert!(plan.contains("nothing was given up: this would be lost: "), "{plan}");
         assert!(plan.contains("`rekindle salvage run fs --accept-losses`"), "{plan}");
         assert_eq!(root_of(&bed).await, before);
@@ -96,7 +96,7 @@ fn after_damage<T: Clone>(
         let history = bed.volumes.salvage_history("fs").await.unwrap();
         let told = history.last().unwrap().lines.join("\n");
         look(&bed, &files, &made, &told).await;
-        let sound = bed.volumes.salvage("fs", false).await.unwrap();
+        let sound = bed.volumes.salvage("fs", false).await.unwrap().told;
         assert!(sound.contains("all of them sound"), "{sound}");
     });
     world.crash_process();
@@ -271,7 +271,7 @@ fn what_only_a_snapshot_has_comes_back_below_pages_and_rows() {
             damage(&store, chunk).await;
         }
         let root = root_of(&bed).await;
-        let told = bed.volumes.salvage("fs", false).await.unwrap();
+        let told = bed.volumes.salvage("fs", false).await.unwrap().told;
         assert!(!told.contains("lacks"), "{told}");
         assert_eq!(root_of(&bed).await, root);
     });
@@ -286,7 +286,7 @@ fn what_only_a_snapshot_has_comes_back_below_pages_and_rows() {
         assert_eq!(files.read(past, 0, 300_000).await.unwrap().len(), 300_000);
         let past = files.lookup(root, b"d").await.unwrap().ino;
         assert_eq!(names(&files, past).await.len(), 40);
-        let sound = bed.volumes.salvage("fs", false).await.unwrap();
+        let sound = bed.volumes.salvage("fs", false).await.unwrap().told;
         assert!(sound.contains("all of them sound"), "{sound}");
     });
 }
@@ -405,7 +405,7 @@ fn inodes_that_are_lost_with_their_names_are_counted_and_none_is_made_in_their_p
         let node = NewNode { kind, mode: 0o644, device: 0, target: b"", stamps: None, umask: 0 };
         let refused = files.create(CALLER, ROOT, b"new", &node).await;
         assert!(matches!(refused, Err(Error::Volume(_))), "{refused:?}");
-        let plan = bed.volumes.salvage("fs", false).await.unwrap();
+        let plan = bed.volumes.salvage("fs", false).await.unwrap().told;
         assert!(plan.contains(&format!(" to {greatest}")), "{greatest}: {plan}");
         bed.volumes.salvage("fs", true).await.unwrap();
         let new = make(&files, ROOT, "new", FileType::Regular).await;
@@ -602,7 +602,7 @@ fn what_was_put_in_disorder_is_told_and_mended_by_a_word() {
         files.put_effects(&[unnamed]).await;
         drop(home);
         files.handle().staged().drain().await.unwrap();
-        let said = bed.volumes.salvage("fs", false).await.unwrap();
+        let said = bed.volumes.salvage("fs", false).await.unwrap().told;
         assert!(said.contains("do not fit together (/lost+found/#2: a file of 0 bytes"), "{said}");
         assert_eq!(names(&files, ROOT).await.len(), 0);
         bed.volumes.salvage("fs", true).await.unwrap();

@@ -264,3 +264,35 @@ fn pages_are_those_of_their_bytes() {
     assert_eq!(taken::whole(&(4095..8193)), 1..2);
     assert_eq!(taken::whole(&(5000..5001)), 2..2);
 }
+
+#[test]
+fn a_write_that_meets_the_end_of_the_room_writes_what_fits() {
+    let (world, store) = (World::new(1, Faults::none()), Mem::store());
+    let env = world.env();
+    world.block_on(async {
+        let bed = Bed::start(&env, &store, 1).await;
+        let files = bed.files(Ack::Flash).await;
+        bed.volumes.resize("fs", 64 << 20, true).await.unwrap();
+        let other = make(&files, ROOT, "other", FileType::Regular).await;
+        let reserve = Allocate::Reserve { keep_size: false };
+        files.allocate(CALLER, other, reserve, 0, 63 << 20).await.unwrap();
+        let ino = make(&files, ROOT, "a", FileType::Regular).await;
+        let data: Vec<u8> = (0..1 << 20).map(|at| (at % 251) as u8).collect();
+        // The first page is not written from its begin, so the last one has no room.
+        let fits = (1 << 20) - 100;
+        for drained in [false, true] {
+            let whole = files.write(CALLER, ino, 100, &data).await;
+            assert_eq!(errno(whole), Some(Errno::NOSPC), "pages that come as a whole");
+            let written = files.write_some(CALLER, ino, 100, &data).await.unwrap();
+            assert_eq!((written, takes(&files, ino).await), (fits, 256), "drained: {drained}");
+            let found = files.read(ino, 100, 1 << 20).await.unwrap();
+            assert!(found == data[..fits], "drained: {drained}");
+            let rest = files.write_some(CALLER, ino, 1 << 20, &data[fits..]).await;
+            assert_eq!(errno(rest.map(drop)), Some(Errno::NOSPC), "nothing fits");
+            drain(&files).await;
+        }
+        files.allocate(CALLER, other, Allocate::Punch, 0, PAGE).await.unwrap();
+        let page = [7; 3 * PAGE as usize];
+        assert_eq!(files.write_some(CALLER, ino, 1 << 20, &page).await.unwrap(), PAGE as usize);
+    });
+}

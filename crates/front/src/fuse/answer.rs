@@ -249,15 +249,17 @@ impl<T: Target> Question<'_, T> {
             Op::Read { offset, size } => {
                 Body::pieces(target.pieces(ino, offset, size as usize).await?)
             }
-            Op::Write { offset, kills_set_id, data } => {
+            Op::Write { offset, kills_set_id, is_whole, data } => {
                 within(offset.unwrap_or(0), data.len() as u64)?;
                 let witness = kills_set_id.then(|| self.no_set_id());
                 let caller = settled(caller, witness.as_ref());
+                let mut written = data.len();
                 match offset {
-                    Some(offset) => target.write(caller, ino, offset, data).await?,
+                    Some(offset) if is_whole => target.write(caller, ino, offset, data).await?,
+                    Some(offset) => written = target.write_some(caller, ino, offset, data).await?,
                     None => target.write_at_end(caller, ino, data).await?,
                 }
-                size_of_reply(data.len())
+                size_of_reply(written)
             }
             Op::Allocate { what, offset, length } => {
                 within(offset, length)?;

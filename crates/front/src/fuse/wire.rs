@@ -473,6 +473,8 @@ pub enum Op<'a> {
         offset: Option<u64>,
         /// Set-id bits go.
         kills_set_id: bool,
+        /// Pages that the kernel writes back: it takes no part of them for written.
+        is_whole: bool,
         data: &'a [u8],
     },
     Space,
@@ -714,11 +716,12 @@ impl<'a> Body<'a> {
             return Err(Errno::INVAL);
         }
         // The kernel's own pages have their place.
-        let appends = open_flags & O_APPEND != 0 && flags & WRITE_CACHE == 0;
+        let is_whole = flags & WRITE_CACHE != 0;
+        let appends = open_flags & O_APPEND != 0 && !is_whole;
         let offset = (!appends).then_some(offset);
         let kills_set_id = flags & WRITE_KILL_SET_ID != 0;
         let data = self.0.get(..size as usize).ok_or(Errno::INVAL)?;
-        Ok(Op::Write { offset, kills_set_id, data })
+        Ok(Op::Write { offset, kills_set_id, is_whole, data })
     }
 
     fn allocate(&mut self) -> Result<Op<'a>, Errno> {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Salvages a volume for an operator.
+/// Salvages a volume for an operator. The result says what was done, and whether damage is left.
 pub async fn salvage(
     node: Arc<Node>,
     name: String,
@@ -28,7 +28,7 @@ pub async fn salvage(
         }
     };
     let done = outcome?;
-    Ok(json!({ "volume": name, "done": done }))
+    Ok(json!({ "volume": name, "done": done.told, "damage_left": done.is_left }))
 }
 
 /// Pauses between the looks for interrupted salvages: the next attempt may only be due after a

@@ -105,12 +105,24 @@ async fn check(
     let (unchecked_bytes, volumes) = (volumes.iter().map(|one| owed(one)).sum(), volumes.len());
     let report = passes(node, request, &subjects, tell).await?;
     let reasons = describe_all(node, &report, &subjects, &mut findings);
-    for (root, reason) in reasons.into_iter().filter(|_| request.salvage) {
-        let volume = subjects.get(root).filter(|subject| subject.snapshot.is_none());
-        let Some(Subject { info, .. }) = volume else { continue };
-        if let Err(error) = node.volumes.ask_salvage(&info.vault.name, &reason).await {
-            findings.add(format!("volume '{}' cannot be salvaged now: {error}", info.vault.name));
+    for subject in subjects.iter().filter(|subject| subject.snapshot.is_none()) {
+        let Vault { id, name, .. } = &subject.info.vault;
+        let is_its = |root: usize| subjects.get(root).is_some_and(|one| one.info.vault.id == *id);
+        let mut damage = reasons.iter().find(|(root, _)| is_its(**root)).map(|(_, reason)| {
+            format!("{reason}; `rekindle salvage run {name}` repairs what can be repaired")
+        });
+        let own = reasons
+            .iter()
+            .find(|(root, _)| subjects.get(**root).is_some_and(|one| std::ptr::eq(one, subject)));
+        if let Some((_, reason)) = own.filter(|_| request.salvage) {
+            match node.volumes.ask_salvage(name, reason).await {
+                Ok(()) => damage = None,
+                Err(error) => {
+                    findings.add(format!("volume '{name}' cannot be salvaged now: {error}"));
+                }
+            }
         }
+        node.volumes.note_check(name, damage);
     }
     let verify::Progress { chunks, bytes, .. } = report.progress;
     Ok(Checked { volumes, chunks, bytes, unchecked_bytes, findings })

@@ -82,7 +82,8 @@ pub(crate) async fn rollback(
     let claimed = offline::claim(inner, name, false, "going back to an earlier version").await?;
     let outcome = go_back(&claimed, to, discard).await;
     if outcome.is_ok() {
-        claimed.entry.inside.lock().waits = None;
+        let mut inside = claimed.entry.inside.lock();
+        (inside.waits, inside.found) = (None, None);
     }
     let cause = format!("went back to version {to}");
     claimed.finish(outcome, (Event::OfflineDone, Event::OfflineDone), &cause)?;

@@ -49,6 +49,8 @@ pub(crate) struct Inside {
     pub waits: Option<Waits>,
     /// The words of the last salvage, if it could do nothing.
     pub beyond: Option<String>,
+    /// Damage that a check found since, and when, microseconds since 1970.
+    pub found: Option<(u64, String)>,
     /// Bytes that were given up, as of the last reading of the vault. For a volume in service the
     /// live vault counts.
     pub lost_bytes: u64,
@@ -124,6 +126,7 @@ impl Entry {
             reason: None,
             waits: None,
             beyond: None,
+            found: None,
             lost_bytes: 0,
             attempts: 0,
             failed: None,
@@ -192,10 +195,12 @@ impl Inside {
     /// Says what of the volume cannot be read and waits for a decision or a repair.
     pub fn unreadable(&self, now: u64) -> Option<String> {
         let waits = self.waits.as_ref().map(|waits| waits.told(now));
-        waits.or_else(|| {
+        let beyond = || {
             let said = self.beyond.as_ref()?;
             Some(format!("it is damaged, and no salvage could mend it: {said}"))
-        })
+        };
+        let found = || self.found.as_ref().map(|(_, found)| found.clone());
+        waits.or_else(beyond).or_else(found)
     }
 
     /// Counts the holds on the volume.

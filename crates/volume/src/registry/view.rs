@@ -98,7 +98,9 @@ pub(crate) fn impaired(inner: &Inner) -> Vec<Impaired> {
     let of = |entry: &Arc<Entry>| {
         let (unreadable, live, noted) = {
             let inside = entry.inside.lock();
-            let since = inside.waits.as_ref().map_or(clock, |waits| waits.since);
+            let noted = inside.found.as_ref().map(|(since, _)| *since);
+            let waits = inside.waits.as_ref().map(|waits| waits.since);
+            let since = waits.or(noted).unwrap_or(clock);
             let told = inside.unreadable(clock).map(|told| (since, told));
             (told, inside.live.clone(), inside.lost_bytes)
         };

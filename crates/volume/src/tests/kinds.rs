@@ -255,7 +255,7 @@ fn a_damaged_map_gives_nothing_up_and_says_so_in_its_kinds_words() {
         }
         let version = bed.volumes.versions("m").await.unwrap()[0].version.clone();
         for accept_losses in [false, true] {
-            let said = bed.volumes.salvage("m", accept_losses).await.unwrap();
+            let said = bed.volumes.salvage("m", accept_losses).await.unwrap().told;
             assert!(said.contains("1 range(s) of keys cannot be read"), "{said}");
             assert!(said.contains("no part of a 'map' volume is ever given up"), "{said}");
             assert!(said.contains(&format!("rollback m --to {version}")), "{said}");

@@ -67,7 +67,7 @@ fn a_volume_out_of_service_comes_into_service_for_a_salvage_and_serves_meanwhile
             (one.unwrap(), other.unwrap())
         };
         let (salvaged, (one, other)) = join(bed.volumes.salvage("a", true), clients).await;
-        assert!(salvaged.unwrap().contains("1 damaged"));
+        assert!(salvaged.unwrap().told.contains("1 damaged"));
         assert!(bed.volumes.salvages().is_empty());
         bed.faults.set(Plan::default());
         let refused = refusal(&one).await;
@@ -103,7 +103,7 @@ fn a_reader_who_meets_damage_brings_a_look_about_and_nothing_is_given_up_before_
             assert!(!refusal(&handle).await.contains("are lost"));
         }
         // An operator asks what would be lost, and nothing is given up for that.
-        let plan = bed.volumes.salvage("a", false).await.unwrap();
+        let plan = bed.volumes.salvage("a", false).await.unwrap().told;
         assert!(plan.contains(&format!("{SIZE} bytes would be lost (0..{SIZE})")), "{plan}");
         assert!(outcomes(&bed, "a").await.iter().all(|outcome| *outcome == Outcome::Waiting));
         assert!(bed.vault("a").await.root.is_some());
@@ -150,7 +150,7 @@ fn damage_that_only_a_snapshot_reaches_is_mended_in_the_snapshot() {
             let vault = bed.vault("a").await;
             (vault.root, vault.snapshots[0].content.clone().unwrap().root)
         };
-        let told = bed.volumes.salvage("a", false).await.unwrap();
+        let told = bed.volumes.salvage("a", false).await.unwrap().told;
         assert!(told.contains("1 damaged"), "{told}");
         assert_eq!(outcomes(&bed, "a").await, [Outcome::Repaired]);
         let vault = bed.vault("a").await;
@@ -160,7 +160,7 @@ fn damage_that_only_a_snapshot_reaches_is_mended_in_the_snapshot() {
         drop(bed);
         // Without the cache that had the chunk.
         let bed = Bed::start(&world.env(), &store).await;
-        let told = bed.volumes.salvage("a", false).await.unwrap();
+        let told = bed.volumes.salvage("a", false).await.unwrap().told;
         assert!(told.contains("all of them sound"), "{told}");
         bed.volumes.clone_of("a", "s", "b").await.unwrap();
         let clone = bed.volumes.attach("b").await.unwrap();
@@ -181,7 +181,7 @@ fn what_a_snapshot_lacks_is_told_until_it_is_back_or_given_up_and_is_never_inven
         let before = bed.vault("a").await;
         // Not even a person's word changes what a snapshot is.
         for accepts in [false, true] {
-            let told = bed.volumes.salvage("a", accepts).await.unwrap();
+            let told = bed.volumes.salvage("a", accepts).await.unwrap().told;
             assert!(told.contains("snapshot 's' lacks 1 chunk(s)"), "{told}");
             assert!(told.contains("`rekindle snapshot rm a s`"), "{told}");
             assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Waiting));
@@ -310,7 +310,7 @@ fn a_salvage_that_hangs_can_be_broken_off_and_holds_nobody_else_up() {
         assert!(!bed.volumes.cancel_salvage("a"));
         assert_eq!(bed.volumes.transitional(), (Vec::new(), 0));
         drop(bed.volumes.attach("a").await.unwrap());
-        assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
+        assert!(bed.volumes.salvage("a", false).await.unwrap().told.contains("1 damaged"));
     });
 }
 
@@ -333,7 +333,7 @@ fn a_stop_does_not_wait_for_salvages() {
         let bed = Bed::start(&world.env(), &store).await;
         // The beginning of the salvage may not even have been recorded.
         assert!(outcomes(&bed, "a").await.iter().all(|one| *one == Outcome::Interrupted));
-        assert!(bed.volumes.salvage("a", false).await.unwrap().contains("1 damaged"));
+        assert!(bed.volumes.salvage("a", false).await.unwrap().told.contains("1 damaged"));
     });
 }
 
@@ -398,7 +398,7 @@ fn nobody_but_a_person_goes_on_without_lost_changes_and_not_while_clients_hold_t
         assert!(lost.contains("rekindle salvage run a --accept-losses"), "{lost}");
         assert_eq!(kind(bed.volumes.salvage("a", true).await), Kind::Conflict, "it is held");
         drop(handle);
-        let told = bed.volumes.salvage("a", true).await.unwrap();
+        let told = bed.volumes.salvage("a", true).await.unwrap().told;
         assert!(told.contains("kept: the changes up to serial 1"), "{told}");
         let history = bed.volumes.salvage_history("a").await.unwrap();
         assert_eq!(history[0].outcome, Outcome::Repaired);
@@ -408,7 +408,7 @@ fn nobody_but_a_person_goes_on_without_lost_changes_and_not_while_clients_hold_t
         assert_eq!(read(&handle, 4096, 4097).await, [0; 4097]);
         handle.staged().drain().await.unwrap();
         drop(handle);
-        let again = bed.volumes.salvage("a", true).await.unwrap();
+        let again = bed.volumes.salvage("a", true).await.unwrap().told;
         assert!(again.contains("all of them sound") && !again.contains("given up"), "{again}");
     });
 }
@@ -429,7 +429,7 @@ fn what_would_be_lost_is_told_with_the_version_to_go_back_to() {
         drop(bed);
         let bed = Bed::start(&world.env(), &store).await;
         damage(&bed, "a").await;
-        let plan = bed.volumes.salvage("a", false).await.unwrap();
+        let plan = bed.volumes.salvage("a", false).await.unwrap().told;
         let version = bed.volumes.versions("a").await.unwrap().remove(0).version;
         let words = format!("`rekindle volume rollback a --to {version}`");
         assert!(plan.contains(&words) && plan.contains("at most 3 bytes"), "{plan}");
@@ -464,7 +464,7 @@ fn a_person_who_asks_is_told_of_damaged_changes_that_are_not_in_the_store_yet() 
                 drop(bed.volumes.attach("a").await.unwrap());
             }
             for _ in 0..2 {
-                let told = bed.volumes.salvage("a", false).await.unwrap();
+                let told = bed.volumes.salvage("a", false).await.unwrap().told;
                 assert!(told.contains("nothing was given up"), "{told}");
                 assert!(told.contains("serial 2 is damaged"), "{told}");
                 assert!(told.contains("given up: serial 3, bytes 8192..12288"), "{told}");
@@ -476,13 +476,13 @@ fn a_person_who_asks_is_told_of_damaged_changes_that_are_not_in_the_store_yet() 
                 let handle = bed.volumes.attach("a").await.unwrap();
                 assert_eq!(read(&handle, 8192, 1).await, [0xa2]);
             }
-            let told = bed.volumes.salvage("a", true).await.unwrap();
+            let told = bed.volumes.salvage("a", true).await.unwrap().told;
             assert!(told.contains("kept: the changes up to serial 1"), "{told}");
             let handle = bed.volumes.attach("a").await.unwrap();
             assert_eq!(read(&handle, 0, 1).await, [0xa0]);
             assert_eq!(read(&handle, 4096, 8192).await, [0; 8192]);
             handle.staged().drain().await.unwrap();
-            let again = bed.volumes.salvage("a", false).await.unwrap();
+            let again = bed.volumes.salvage("a", false).await.unwrap().told;
             assert!(again.contains("all of them sound"), "{again}");
             assert!(!again.contains("unfinished"), "{again}");
         });

@@ -32,6 +32,8 @@ use std::time::Duration;
 
 /// Longest wait for what programs have mapped and changed, when the mount ends while they use it.
 const WRITE_BACK: Duration = Duration::from_secs(5);
+/// Pause between two attempts to reach the daemon before anything is mounted.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The kind of volume that is mounted.
 const FILE: &str = "file";
 
@@ -40,13 +42,13 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
     let (place, hidden) = Place::find(&mount.folder)?;
     let client = client(common)?;
     let path = volume_path(&mount.name, "");
-    let volume: Volume = client.get(&path)?;
+    let volume = find(&client, &path)?;
     check(&volume)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::new()?;
         let connect = async || connect(&client, &mount.name).await;
-        let first = connect().await?;
+        let first = first(&mut stop, connect).await?;
         let device = place.mount(mount)?;
         let pump = Pump::new(Device::new(device)?, random()?);
         let mut pumping = std::pin::pin!(pump.run(first, connect));
@@ -86,6 +88,56 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
             }
         }
     })
+}
+
+/// Finds the volume. A daemon that is restarted, or whose store is away, is waited for: programs
+/// would write into the plain folder meanwhile. No daemon at all is an error.
+fn find(client: &Client, path: &str) -> Outcome<Volume> {
+    let mut interrupts = client.interrupts()?;
+    let mut is_told = false;
+    loop {
+        match client.get(path) {
+            Err(failure) if is_away(&failure) && client.is_there() => {
+                tell_once(&mut is_told, &failure);
+            }
+            found => return found,
+        }
+        interrupts.pause(PAUSE);
+        if interrupts.interrupted() {
+            return Err(broken_off());
+        }
+    }
+}
+
+/// Makes the first connection, in the same way.
+async fn first<P>(stop: &mut StopSignals, connect: impl AsyncFn() -> Outcome<P>) -> Outcome<P> {
+    let mut is_told = false;
+    loop {
+        match connect().await {
+            Err(failure) if is_away(&failure) => tell_once(&mut is_told, &failure),
+            connected => return connected,
+        }
+        tokio::select! {
+            _ = stop.next() => return Err(broken_off()),
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+    }
+}
+
+/// Whether the same request may succeed later.
+fn is_away(failure: &Failure) -> bool {
+    failure.kind == Kind::Unavailable.to_string()
+}
+
+fn tell_once(is_told: &mut bool, failure: &Failure) {
+    if !std::mem::replace(is_told, true) {
+        let cause = failure.cause.as_deref().map(|cause| format!(": {cause}")).unwrap_or_default();
+        output::tell(&format!("rekindle: the mount waits: {}{cause}", failure.error));
+    }
+}
+
+fn broken_off() -> Failure {
+    Failure::new("broken off before the file system was mounted").kind(Kind::Unavailable)
 }
 
 /// Connects a mount to the daemon. A part of the volume that is not in the store now is no volume

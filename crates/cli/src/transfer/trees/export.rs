@@ -3,6 +3,7 @@
 
 use super::remote::Remote;
 use super::{Copy, FILES_AT_ONCE, LISTS, PIECES_AT_ONCE, device_in, failed, kind_of, pieces};
+use crate::arguments::ExportTree;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use rekindle_base::Kind;
 use rekindle_front::fuse::wire::AttrOut;
@@ -30,11 +31,14 @@ struct Export<'a> {
     copy: &'a Copy,
     top: &'a Path,
     merge: bool,
+    keep_going: bool,
     is_root: bool,
 }
 
-/// Copies the folder `from` into `top`.
-pub async fn run(remote: &Remote, copy: &Copy, from: u64, (top, merge): (&Path, bool)) -> Outcome {
+/// Copies the folder `from` into the request's folder.
+pub async fn run(remote: &Remote, copy: &Copy, from: u64, request: &ExportTree) -> Outcome {
+    let &ExportTree { merge, keep_going, .. } = request;
+    let top = request.folder.as_path();
     let unusable = |error| Failure::new(format!("cannot use {}", top.display())).because(error);
     std::fs::create_dir_all(top).map_err(unusable)?;
     if !merge && std::fs::read_dir(top).map_err(unusable)?.next().is_some() {
@@ -43,7 +47,7 @@ pub async fn run(remote: &Remote, copy: &Copy, from: u64, (top, merge): (&Path, 
             .kind(Kind::Exists));
     }
     let is_root = rustix::process::geteuid().is_root();
-    let export = &Export { remote, copy, top, merge, is_root };
+    let export = &Export { remote, copy, top, merge, keep_going, is_root };
     let attr = remote.attr(from).await.map_err(|error| failed(top, error))?;
     let entries = export.walk(from).await?;
     let is_dir = |entry: &&Entry| kind_of(&entry.attr) == FileType::Directory;
@@ -62,16 +66,17 @@ pub async fn run(remote: &Remote, copy: &Copy, from: u64, (top, merge): (&Path, 
             }
         }
     }
-    let copied = stream::iter(firsts).map(|entry| export.bring(entry));
+    let copied = stream::iter(firsts).map(|entry| export.bring_or_leave_out(entry));
     copied.buffer_unordered(FILES_AT_ONCE).try_for_each(async |()| Ok(())).await?;
     for (first, entry) in links {
         export.local(&entry.path, export.link(first, entry))?;
     }
     // Times of folders come last: what is made in them changes these.
     for entry in entries.iter().rev().filter(is_dir) {
-        export.settle(entry).await?;
+        export.unless_damaged(&entry.path, export.settle(entry).await)?;
     }
-    export.settle(&Entry { path: PathBuf::new(), attr }).await?;
+    let root = Entry { path: PathBuf::new(), attr };
+    export.unless_damaged(&root.path, export.settle(&root).await)?;
     let synced = File::open(top).and_then(|top| Ok(rustix::fs::syncfs(top)?));
     synced.map_err(unusable)
 }
@@ -83,18 +88,21 @@ impl Export<'_> {
         while let Some((dir, path)) = open.pop() {
             let mut place = 0;
             loop {
-                let (found, next) =
-                    self.remote.list(dir, place).await.map_err(|error| failed(&path, error))?;
+                let listed = self.remote.list(dir, place).await;
+                let listed = listed.map_err(|error| failed(&path, error));
+                let Some((found, next)) = self.unless_damaged(&path, listed)? else { break };
                 for found in found {
                     // A daemon that is not ours could lead us out of the folder.
                     if found.name.contains(&b'/') || found.name.is_empty() {
                         return Err(failed(&path, Errno::PROTO));
                     }
                     let path = path.join(OsStr::from_bytes(&found.name));
-                    if kind_of(&found.attr) == FileType::Directory {
-                        open.push((found.attr.ino, path.clone()));
+                    let attr = found.attr.map_err(|error| failed(&path, error));
+                    let Some(attr) = self.unless_damaged(&path, attr)? else { continue };
+                    if kind_of(&attr) == FileType::Directory {
+                        open.push((attr.ino, path.clone()));
                     }
-                    entries.push(Entry { path, attr: found.attr });
+                    entries.push(Entry { path, attr });
                 }
                 match next {
                     Some(next) => place = next,
@@ -136,6 +144,31 @@ impl Export<'_> {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Leaves out what is damaged, if the copy goes on without it.
+    fn unless_damaged<T>(&self, path: &Path, done: Outcome<T>) -> Outcome<Option<T>> {
+        match done {
+            Err(failure) if failure.kind == Kind::Damaged.to_string() => {
+                if !self.keep_going {
+                    return Err(failure.next("--keep-going leaves it out, and copies the rest"));
+                }
+                self.copy.leave_out(path, failure.cause.unwrap_or(failure.error));
+                self.copy.count(|tally| tally.damaged += 1);
+                Ok(None)
+            }
+            done => done.map(Some),
+        }
+    }
+
+    async fn bring_or_leave_out(&self, entry: &Entry) -> Outcome {
+        let Entry { path, attr } = entry;
+        if self.unless_damaged(path, self.bring(entry).await)?.is_none() {
+            // A part of it is none.
+            let _ = std::fs::remove_file(self.top.join(path));
+            self.copy.pass(attr.size);
+        }
+        Ok(())
     }
 
     /// Brings what is no folder.

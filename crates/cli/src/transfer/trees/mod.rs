@@ -53,6 +53,8 @@ struct Tally {
     /// Bytes of files, without holes.
     bytes: u64,
     left_out: Vec<LeftOut>,
+    /// How many of these could not be read.
+    damaged: u64,
 }
 
 /// Something that was not copied.
@@ -148,7 +150,7 @@ pub fn export(common: &Common, request: &ExportTree) -> Outcome {
             None => ROOT,
         };
         let from = folder(remote, top, &request.from).await?;
-        export::run(remote, &copy, from, (&request.folder, request.merge)).await
+        export::run(remote, &copy, from, request).await
     })?;
     tell(common, copy, &format!("of '{}' are in {}", request.name, request.folder.display()))
 }
@@ -210,10 +212,15 @@ fn tell(common: &Common, copy: Copy, where_to: &str) -> Outcome {
             output::tell(&format!("rekindle: {} is left out: {reason}", path.display()));
         }
     }
+    let next = match tally.damaged {
+        0 => "--json names them all; run it as root to read and set everything",
+        _ => {
+            "--json names them all; `rekindle salvage run` says what is lost of what cannot be read"
+        }
+    };
     match left_out {
         0 => Ok(()),
-        _ => Err(Failure::new(format!("{left_out} entries are left out"))
-            .next("--json names them all; run it as root to read and set everything")),
+        _ => Err(Failure::new(format!("{left_out} entries are left out")).next(next)),
     }
 }
 
@@ -224,6 +231,7 @@ fn failed(path: &Path, error: Errno) -> Failure {
             .next("the file system is full: `rekindle volume resize` gives it another size")
             .kind(Kind::Full),
         Errno::EXIST => failure.next("--merge replaces what is there").kind(Kind::Exists),
+        Errno::IO => failure.kind(Kind::Damaged),
         _ => failure,
     }
 }

@@ -70,7 +70,7 @@ impl Asker for &Remote {
 /// A name of a directory, and what it leads to.
 pub struct Found {
     pub name: Vec<u8>,
-    pub attr: AttrOut,
+    pub attr: Done<AttrOut>,
 }
 
 /// The owner of what a request makes.
@@ -216,9 +216,9 @@ impl Remote {
                 // It could not be had along with the name.
                 0 => match self.attr(out.ino).await {
                     Err(Errno::STALE | Errno::NOENT) => continue,
-                    attr => attr?,
+                    attr => attr,
                 },
-                _ => entry.attr,
+                _ => Ok(entry.attr),
             };
             found.push(Found { name, attr });
         }

@@ -6,7 +6,7 @@ use super::super::wire::{
 };
 use super::*;
 use crate::conn::Connections;
-use crate::target::testing::Memory;
+use crate::target::testing::{Memory, SOME_BYTES};
 use rekindle_env::sim::{Faults, World};
 use rekindle_file::{Caller, Errno, Error, Ino, ROOT, SetAttr};
 use rekindle_staging::Error as StagingError;
@@ -229,8 +229,15 @@ fn a_file_is_made_written_read_renamed_and_removed() {
         assert_eq!(SizeOut::read_from_bytes(&wrote).unwrap().size, 3);
         assert_eq!(line.read(ino, 0, 100).await.unwrap(), b"\0\0abc");
         let long = vec![7; 1 << 20];
-        line.write(ino, 5, &long).await.unwrap();
-        assert_eq!(line.read(ino, 5, 1 << 20).await.unwrap(), long);
+        // There is room for some of it, and the kernel asks again for the rest.
+        let mut at = 0;
+        while at < long.len() {
+            let wrote = line.write(ino, 5 + at as u64, &long[at..]).await.unwrap();
+            let wrote = SizeOut::read_from_bytes(&wrote).unwrap().size as usize;
+            assert_eq!(wrote, SOME_BYTES);
+            at += wrote;
+        }
+        assert!(line.read(ino, 5, 1 << 20).await.unwrap() == long);
         let attr = line.ask(opcode::GETATTR, ino, &[0; 16]).await.unwrap();
         let attr = ValidAttrOut::read_from_bytes(&attr).unwrap().attr;
         assert_eq!((attr.size, attr.uid, attr.gid), ((1 << 20) + 5, 10, 20));

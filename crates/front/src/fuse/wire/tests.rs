@@ -34,7 +34,8 @@ fn requests_say_what_they_ask_for() {
     let write = words(&[0, 0, 4096, 0, 3, 0, 0, 0, 0, 0], b"abc");
     let at_end = words(&[0, 0, 4096, 0, 3, 0, 0, 0, 0o2001, 0], b"abc");
     let page = words(&[0, 0, 4096, 0, 3, 1, 0, 0, 0o2001, 0], b"abc");
-    let written = |offset| Op::Write { offset, kills_set_id: false, data: b"abc" };
+    let written =
+        |offset, is_whole| Op::Write { offset, kills_set_id: false, is_whole, data: b"abc" };
     for (opcode, body, wanted) in [
         (opcode::LOOKUP, b"name\0".to_vec(), Op::Lookup { name: b"name" }),
         (opcode::LOOKUP, b"..\0".to_vec(), Op::Lookup { name: b".." }),
@@ -68,9 +69,9 @@ fn requests_say_what_they_ask_for() {
         ),
         (opcode::READ, read.clone(), Op::Read { offset: 4096, size: 512 }),
         (opcode::READDIRPLUS, read, Op::List { offset: 4096, size: 512, plus: true }),
-        (opcode::WRITE, write, written(Some(4096))),
-        (opcode::WRITE, at_end, written(None)),
-        (opcode::WRITE, page, written(Some(4096))),
+        (opcode::WRITE, write, written(Some(4096), false)),
+        (opcode::WRITE, at_end, written(None, false)),
+        (opcode::WRITE, page, written(Some(4096), true)),
         (opcode::GETXATTR, words(&[9, 0], b"user.x\0"), Op::Xattr { name: b"user.x", size: 9 }),
         (
             opcode::SETXATTR,

@@ -96,6 +96,7 @@ impl<E: Exports> Question<'_, E> {
             let end = offset.checked_add(u64::from(count)).filter(|end| *end <= FILE_BYTES_MAX);
             end.ok_or(Errno::FBIG)?;
             let files = &place.export.files;
+            let mut written = 0;
             if data.is_empty() {
                 // Nothing is written, and nothing judges: the rule is asked for itself.
                 let attr = files.rights(place.ino).await?;
@@ -103,18 +104,19 @@ impl<E: Exports> Question<'_, E> {
                 self.caller.write(&attr)?;
             } else {
                 let caller = Caller { witness: Some(&judge), ..Caller::default() };
-                files.write(caller, place.ino, offset, data).await?;
-                self.meters.written(data.len());
+                written = files.write_some(caller, place.ino, offset, data).await?;
+                self.meters.written(written);
             }
             if stable != stable_how::UNSTABLE {
                 files.sync().await?;
             }
-            Ok(())
+            // The client asks again for what is not written.
+            Ok(u32::try_from(written).unwrap_or(count))
         };
         let done = done.await;
         let file_wcc = self.changed(&place, &judge, place.ino).await;
         match done {
-            Ok(()) => {
+            Ok(count) => {
                 let committed = match stable {
                     stable_how::UNSTABLE => stable_how::UNSTABLE,
                     _ => stable_how::FILE_SYNC,

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use utoipa::ToSchema;
 
-pub(crate) use work::{forget, histories, history, resume};
+pub(crate) use work::{forget, histories, history, note_check, resume};
 
 /// The salvage server of a node.
 pub(crate) struct Salvager {
@@ -60,7 +60,16 @@ pub(crate) struct Shared {
     cancel: Switch,
     ended: Switch,
     /// The outcome, once the salvage has ended.
-    outcome: OnceLock<Result<String, Error>>,
+    outcome: OnceLock<Result<Repair, Error>>,
+}
+
+/// What a salvage that an operator asked for has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Repair {
+    /// A sentence: the repairs, and what going on would lose.
+    pub told: String,
+    /// Whether damage is left, since the salvage may not give up anything by itself.
+    pub is_left: bool,
 }
 
 /// A volume that is being salvaged, or waits for it.
@@ -81,7 +90,7 @@ pub struct Salvage {
 }
 
 impl Shared {
-    fn tell(&self, outcome: Result<String, Error>) {
+    fn tell(&self, outcome: Result<Repair, Error>) {
         let _ = self.outcome.set(outcome);
         self.ended.turn_on();
     }
@@ -263,7 +272,7 @@ struct End {
 }
 
 impl End {
-    fn tell(&self, outcome: Result<String, Error>) {
+    fn tell(&self, outcome: Result<Repair, Error>) {
         self.shared.tell(outcome);
     }
 
@@ -292,7 +301,7 @@ impl Drop for End {
     }
 }
 
-/// Salvages a volume for an operator and waits for the end. Returns a sentence about the outcome.
+/// Salvages a volume for an operator and waits for the end.
 ///
 /// Going on without changes that the log has lost takes the volume out of service. Clients can
 /// prevent that by holding the volume.
@@ -300,7 +309,7 @@ pub(crate) async fn run(
     inner: &Arc<Inner>,
     name: &str,
     accept_losses: bool,
-) -> Result<String, Error> {
+) -> Result<Repair, Error> {
     let (by, cause) = match accept_losses {
         false => (By::Operator, "an operator asked"),
         true => (By::Accepting, "an operator accepts what is lost"),

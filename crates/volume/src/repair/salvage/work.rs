@@ -1,8 +1,8 @@
 //! One salvage. It is recorded before it begins and after it has ended, so that no crash in between
 //! is forgotten.
 
-use super::Job;
 use super::attempts::{self, By, Ending, Withheld};
+use super::{Job, Repair};
 use crate::format::{Account, Memory, Outcome};
 use crate::registry::entry::Waits;
 use crate::registry::machine::Event;
@@ -17,8 +17,8 @@ use rekindle_staging::{Allowance, Back, Lost, Salvaged, Staged, Vault, VaultStat
 use std::pin::pin;
 use std::sync::Arc;
 
-/// Salvages a volume. Returns a sentence about the outcome. The caller then leaves `salvaging`.
-pub(super) async fn run(inner: &Arc<Inner>, name: &str, job: &Job) -> Result<String, Error> {
+/// Salvages a volume. The caller then leaves `salvaging`.
+pub(super) async fn run(inner: &Arc<Inner>, name: &str, job: &Job) -> Result<Repair, Error> {
     let reason = reason(inner, name);
     let mut came_to = None;
     let outcome = attempt(inner, name, &reason, job, &mut came_to).await;
@@ -31,19 +31,19 @@ pub(super) async fn run(inner: &Arc<Inner>, name: &str, job: &Job) -> Result<Str
     };
     metrics::counter!("rekindle_salvages_total", "outcome" => label).increment(1);
     match &outcome {
-        Ok(done) => tracing::info!(volume = name, "salvaged: {done}"),
+        Ok(done) => tracing::info!(volume = name, "salvaged: {}", done.told),
         Err(error) => tracing::warn!(volume = name, "could not be salvaged: {error}"),
     }
     outcome
 }
 
 /// Leaves `salvaging`, which wakes the clients that wait for the volume.
-pub(super) fn conclude(claim: Claim, outcome: &Result<String, Error>) {
+pub(super) fn conclude(claim: Claim, outcome: &Result<Repair, Error>) {
     match outcome {
         Err(error) => give_up(claim, error.clone()),
         Ok(done) => {
             let name = claim.entry.name.clone();
-            let ended = claim.end(Event::SalvageDone, done, |inside| inside.reason = None);
+            let ended = claim.end(Event::SalvageDone, &done.told, |inside| inside.reason = None);
             if let Err(unlawful) = ended {
                 tracing::error!(volume = name, "{unlawful}");
             }
@@ -79,7 +79,7 @@ async fn attempt(
     reason: &str,
     job: &Job,
     came_to: &mut Option<Outcome>,
-) -> Result<String, Error> {
+) -> Result<Repair, Error> {
     let claim = job.claim.as_ref();
     let _step = claim.map(|say| say.step("the store: the vault, and what was tried before"));
     let (vault, began) = find(inner, name, reason, job).await?;
@@ -120,10 +120,11 @@ async fn attempt(
             Err(error) => tracing::warn!("the log keeps the proof of what it has lost: {error}"),
         }
     }
+    let is_left = ending.outcome == Outcome::Waiting;
     *came_to = Some(ending.outcome);
     record(inner, name, began, ending, job).await;
     match outcome {
-        Ok(done) => Ok(sentence(subject, &done)),
+        Ok(done) => Ok(Repair { told: sentence(subject, &done), is_left }),
         Err(error) if error.is_lasting() => {
             Err(Error::Salvage { name: name.to_owned(), reason: error.to_string() })
         }
@@ -186,6 +187,23 @@ pub(super) fn note(inner: &Inner, name: &str, memory: &Memory) {
         due: fault.due,
         reason: fault.reason.clone(),
     });
+    let is_good = memory.accounts.last().is_some_and(|last| last.outcome.is_good());
+    if is_good || inside.waits.is_some() || inside.beyond.is_some() {
+        inside.found = None;
+    }
+}
+
+/// Notes what a check found of a volume, out of service or in it: damage since now, or none any
+/// more. A salvage that ends knows better.
+pub(crate) fn note_check(inner: &Inner, name: &str, damage: Option<String>) {
+    let entry = match damage {
+        Some(_) => Some(inner.entry(name)),
+        None => inner.find(name),
+    };
+    let Some(entry) = entry else { return };
+    let mut inside = entry.inside.lock();
+    inside.known |= damage.is_some();
+    inside.found = damage.map(|damage| (inner.env.wall_clock().0, damage));
 }
 
 /// Records that an attempt begins. The error says why none does.
