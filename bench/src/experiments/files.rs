@@ -20,6 +20,7 @@ use rekindle_base::random::Random;
 use rekindle_base::units::MIB;
 use rekindle_content::chunker::{MinCdc, cuts};
 use rekindle_content::{Class, Content, Pointer};
+use rekindle_datastore::layer::fault;
 use rekindle_env::Env;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -33,6 +34,9 @@ const FILES: u64 = 500;
 const CALLS: u64 = 3000;
 /// Share of the duplicates among the bytes of the second stream.
 const DUPLICATES: f64 = 0.8;
+/// The store behind a line: what the line carries, MiB a second, and how late each request is.
+const LINE: u64 = 100;
+const LATENCY: &str = "2ms";
 /// Chunks that are read at once without a file system.
 const READ_AT_ONCE: usize = 8;
 /// Small files: durable ones, and many calls without any promise.
@@ -175,21 +179,30 @@ fn call(root: &Path) -> Result<f64> {
 pub fn stream(bench: &Bench) -> Result<Vec<Row>> {
     let mebibytes = usize::try_from(bench.size / MIB)?;
     let new = mixture(&mut Random::new(4), mebibytes).into();
-    let mut rows = stream_of(bench, &new, "", (0.88, 0.82))?;
+    let mut rows = stream_of(bench, &new, ("", (0.88, 0.82)), None)?;
+    let which = format!(", store behind a line of {LINE} MiB/s,");
+    let fault = format!("latency={LATENCY},rate={LINE}M");
+    rows.extend(stream_of(bench, &new, (&which, (0.88, 0.82)), Some(&fault))?);
     drop(new);
     let again = repeated(&mut Random::new(5), mebibytes, DUPLICATES).into();
     let which = format!(", {:.0} % duplicates", DUPLICATES * 100.0);
-    rows.extend(stream_of(bench, &again, &which, (0.95, 0.95))?);
+    rows.extend(stream_of(bench, &again, (&which, (0.95, 0.95)), None)?);
     Ok(rows)
 }
 
-fn stream_of(bench: &Bench, data: &Bytes, which: &str, wanted: (f64, f64)) -> Result<Vec<Row>> {
+fn stream_of(
+    bench: &Bench,
+    data: &Bytes,
+    (which, wanted): (&str, (f64, f64)),
+    fault: Option<&str>,
+) -> Result<Vec<Row>> {
+    let arguments: Vec<&str> = fault.iter().flat_map(|fault| ["--store-fault", *fault]).collect();
     let (env, runtime) = rekindle_env::real::env()?;
     let bare = bench.scratch.join("files-bare");
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let (mut stored, mut reads, mut bare_reads) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.rounds {
-        let mut mounted = Mounted::start(bench, "files-stream", &[])?;
+        let mut mounted = Mounted::start(bench, "files-stream", &arguments)?;
         let path = mounted.folder.join("file");
         ours.push(bench.run(|| write(&path, data, &mounted.server))?);
         stored.push(machine::folder_bytes(&mounted.server.store())?);
@@ -198,7 +211,7 @@ fn stream_of(bench: &Bench, data: &Bytes, which: &str, wanted: (f64, f64)) -> Re
         drop(mounted);
 
         let _ = std::fs::remove_dir_all(&bare);
-        let content = open(&runtime, &env, &bare)?;
+        let content = open(&runtime, &env, &bare, fault)?;
         let mut pointers = Vec::new();
         theirs.push(bench.run(|| {
             let begin = Instant::now();
@@ -207,7 +220,7 @@ fn stream_of(bench: &Bench, data: &Bytes, which: &str, wanted: (f64, f64)) -> Re
         })?);
         drop(content);
         forget_page_cache();
-        let content = open(&runtime, &env, &bare)?;
+        let content = open(&runtime, &env, &bare, fault)?;
         bare_reads.push(bench.run(|| {
             let begin = Instant::now();
             let bytes = runtime.block_on(read_all(&content, &pointers))?;
@@ -283,9 +296,18 @@ pub(super) fn read(path: &Path, length: usize) -> Result<f64> {
 }
 
 /// Opens a content store with the node's settings.
-fn open(runtime: &rekindle_env::real::Runtime, env: &Env, folder: &Path) -> Result<Content> {
+fn open(
+    runtime: &rekindle_env::real::Runtime,
+    env: &Env,
+    folder: &Path,
+    fault: Option<&str>,
+) -> Result<Content> {
     let url = folder.to_str().context("a path that is text")?;
     let store = runtime.block_on(rekindle_datastore::open(env, url))?;
+    let store = match fault {
+        Some(fault) => fault::wrap(env, store, fault.parse()?).0,
+        None => store,
+    };
     Ok(Content::open(env.clone(), store, content_config()))
 }
 

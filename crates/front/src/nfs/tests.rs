@@ -8,6 +8,7 @@ mod replay;
 use super::settings::{Peer, Settings, Squash};
 use super::testing::{Client, Site, at, done, id, packed, root_of, user, whole, with_site};
 use super::{handle::Handle, limits};
+use crate::target::testing::SOME_BYTES;
 use nfs3_types::mount::{self, mountstat3};
 use nfs3_types::nfs3::{
     self, NFS_PROGRAM, Nfs3Option, nfs_fh3, nfsstat3, nfstime3, sattr3, set_atime, set_mtime,
@@ -108,6 +109,10 @@ fn bytes_are_written_and_read() {
         assert_eq!(client.read(&file, 8, 2).await.unwrap(), (b"".to_vec(), true));
         let found = client.attributes(&file).await.unwrap();
         assert_eq!((found.mode, found.size, found.nlink), (0o640, 8, 1));
+        // There is room for some of it, and the client asks again for the rest.
+        let long = vec![1; SOME_BYTES + 1];
+        let wrote = client.write(&file, 8, &long, stable_how::UNSTABLE).await.unwrap();
+        assert_eq!(wrote.count as usize, SOME_BYTES);
         let syncs = |site: &Site| site.files("one").look(|state| state.syncs);
         let unstable = syncs(site);
         let wrote = client.write(&file, 0, b"x", stable_how::DATA_SYNC).await.unwrap();

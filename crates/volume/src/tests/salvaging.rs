@@ -103,12 +103,14 @@ fn a_reader_who_meets_damage_brings_a_look_about_and_nothing_is_given_up_before_
             assert!(!refusal(&handle).await.contains("are lost"));
         }
         // An operator asks what would be lost, and nothing is given up for that.
-        let plan = bed.volumes.salvage("a", false).await.unwrap().told;
+        let plan = bed.volumes.salvage("a", false).await.unwrap();
+        assert!(plan.is_left, "{}", plan.told);
+        let plan = plan.told;
         assert!(plan.contains(&format!("{SIZE} bytes would be lost (0..{SIZE})")), "{plan}");
         assert!(outcomes(&bed, "a").await.iter().all(|outcome| *outcome == Outcome::Waiting));
         assert!(bed.vault("a").await.root.is_some());
         // An operator accepts the losses, and no client is disconnected.
-        bed.volumes.salvage("a", true).await.unwrap();
+        assert!(!bed.volumes.salvage("a", true).await.unwrap().is_left);
         assert!(refusal(&handle).await.contains("are lost"));
         let shown = bed.volumes.show("a").await.unwrap();
         assert_eq!((shown.state, shown.reason), (State::Attached, None));
@@ -137,6 +139,33 @@ async fn flip(store: &Store, chunk: &rekindle_content::Pointer) {
     let mut object = store.get(&key).await.unwrap().0.to_vec();
     object[chunk.offset as usize + chunk.stored as usize / 2] ^= 1;
     store.put(&key, Bytes::from(object)).await.unwrap();
+}
+
+#[test]
+fn what_a_check_found_is_told_until_a_salvage_or_another_check_ends_well() {
+    let (world, store) = (World::new(3, Faults::none()), Mem::store());
+    world.block_on(async {
+        let bed = planted(&world.env(), &store, &["a"]).await;
+        let told = || bed.volumes.impaired().into_iter().find_map(|one| one.unreadable);
+        let found = || bed.volumes.note_check("a", Some("a chunk is damaged".to_owned()));
+        assert_eq!(told(), None);
+        found();
+        let since = bed.env.wall_clock().0;
+        bed.env.sleep(SECOND).await;
+        assert_eq!(told(), Some((since, "a chunk is damaged".to_owned())), "it is not attached");
+        bed.volumes.note_check("a", None);
+        assert_eq!(told(), None, "another check has found nothing");
+        found();
+        drop(bed.volumes.attach("a").await.unwrap());
+        assert!(told().is_some(), "an attach mends nothing");
+        bed.volumes.salvage("a", false).await.unwrap();
+        assert_eq!(told(), None, "all is sound");
+        // A salvage that finds what it may not give up says it in its own words.
+        found();
+        damage(&bed, "a").await;
+        assert!(bed.volumes.salvage("a", false).await.unwrap().is_left);
+        assert!(told().is_some_and(|(_, told)| told.contains("would be lost")), "{:?}", told());
+    });
 }
 
 #[test]

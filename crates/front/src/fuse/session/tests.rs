@@ -238,6 +238,10 @@ fn a_file_is_made_written_read_renamed_and_removed() {
             at += wrote;
         }
         assert!(line.read(ino, 5, 1 << 20).await.unwrap() == long);
+        // The kernel's own pages are written as a whole.
+        let head = words(&[0, 0, 5, 0, long.len() as u32, 1, 0, 0, 0, 0], &[&long]);
+        let wrote = line.ask(opcode::WRITE, ino, &head).await.unwrap();
+        assert_eq!(SizeOut::read_from_bytes(&wrote).unwrap().size as usize, long.len());
         let attr = line.ask(opcode::GETATTR, ino, &[0; 16]).await.unwrap();
         let attr = ValidAttrOut::read_from_bytes(&attr).unwrap().attr;
         assert_eq!((attr.size, attr.uid, attr.gid), ((1 << 20) + 5, 10, 20));

@@ -4,6 +4,7 @@ use super::*;
 use crate::held::ranges::Span;
 use crate::held::{Held, Locker};
 use crate::nfs::v4::tend::drop_forsaken;
+use crate::target::testing::SOME_BYTES;
 
 #[test]
 fn a_request_that_comes_again_has_the_same_reply() {
@@ -79,6 +80,17 @@ fn what_is_told_is_durable() {
             caller.done(change).await;
             assert!(syncs(site) > before);
         }
+    });
+}
+
+#[test]
+fn a_write_says_how_much_there_was_room_for() {
+    served(async |site| {
+        let mut caller = Caller::new(site, "host").await;
+        let (file, open) = made(&mut caller).await;
+        let long = vec![1; SOME_BYTES + 1];
+        let reply = caller.done(ops().at(&file).write(&open, 0, &long)).await;
+        assert_eq!(reply.of(Op::WRITE).u32().unwrap() as usize, SOME_BYTES);
     });
 }
 
