@@ -70,6 +70,16 @@ impl Mounted {
         std::fs::read_to_string(&self.trace).unwrap_or_default()
     }
 
+    /// Has the process stand still while `work` is done.
+    pub fn while_it_stands_still<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        use rustix::process::{Pid, Signal, kill_process};
+        let pid = Pid::from_child(&self.process);
+        kill_process(pid, Signal::STOP)?;
+        let done = work();
+        kill_process(pid, Signal::CONT)?;
+        done
+    }
+
     /// Asks the process to end, waits until it has, and returns what it has said.
     pub fn terminate(&mut self) -> Result<String> {
         let pid = rustix::process::Pid::from_child(&self.process);

@@ -9,9 +9,10 @@ use e2e::random::for_story;
 use e2e::shell::{Shell, wait_until};
 use e2e::tree::same_trees;
 use std::fs::File;
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 fn start(name: &str) -> Result<Daemon> {
@@ -390,6 +391,57 @@ fn what_cannot_be_mounted_is_refused_with_the_reason() -> Result<()> {
     let told = refused("home", &mounted.folder)?;
     assert!(told.contains("already"), "{told}");
     mounted.unmount()
+}
+
+#[test]
+fn a_mount_ends_where_its_volume_is_another_one_or_went_back() -> Result<()> {
+    if skipped(&[]) {
+        return Ok(());
+    }
+    let daemon = start("files-another")?;
+    let others = daemon.scratch().join("others");
+    std::fs::create_dir(&others)?;
+    std::fs::write(others.join("victim"), b"another's bytes")?;
+    let others = others.display().to_string();
+    daemon.cli(&["fs", "snapshot", "home", "before"])?;
+    for (what, words) in [("went back", "went back to"), ("is another", "is not the one")] {
+        let folder = daemon.scratch().join(what.replace(' ', "-"));
+        let mut mounted = Mounted::at(&daemon, "home", folder)?;
+        // Another process has it open: a child of this one would close it while the mount stands still.
+        let script = "exec 3<>\"$0\"; printf mine >&3; echo ready; read go; \
+                      printf over >&3 && echo wrote; cat <&3";
+        let mut holder = Command::new("sh");
+        holder.args(["-c", script]).arg(mounted.folder.join("secret"));
+        let mut holder = holder.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let mut said = BufReader::new(holder.stdout.take().context("its output")?);
+        said.read_line(&mut String::new())?;
+        mounted.while_it_stands_still(|| {
+            match what {
+                "went back" => {
+                    daemon.kill_worker()?;
+                    daemon.cli(&["volume", "rollback", "home", "--to", "before"])?;
+                }
+                _ => {
+                    daemon.cli(&["volume", "rm", "home", "--now", "--force"])?;
+                    daemon.cli(&["fs", "create", "home"])?;
+                }
+            }
+            daemon.cli(&["fs", "import", &others, "home"]).map(drop)
+        })?;
+        writeln!(holder.stdin.take().context("its input")?, "go")?;
+        let mut rest = String::new();
+        said.read_to_string(&mut rest)?;
+        ensure!(rest.is_empty() && !holder.wait()?.success(), "{what}: {rest}");
+        let told = mounted.ended()?;
+        ensure!(told.contains(words) && told.contains("umount"), "{told}");
+        let below = std::fs::write(mounted.folder.join("new"), b"");
+        ensure!(below.is_err(), "{what}: no one writes into the folder below");
+        Shell::new("umount").arg(&mounted.folder).run()?;
+        let copy = daemon.scratch().join(format!("{what} copy"));
+        daemon.cli(&["fs", "export", "home", &copy.display().to_string()])?;
+        assert_eq!(std::fs::read(copy.join("victim"))?, b"another's bytes", "{what}");
+    }
+    Ok(())
 }
 
 #[test]

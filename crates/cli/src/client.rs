@@ -5,7 +5,7 @@ use crate::running;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::upgrade::Upgraded;
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use rekindle_base::Kind;
 use rekindle_env::Address;
@@ -168,12 +168,18 @@ impl Client {
         self.send(self.connect().await?, request).await
     }
 
-    /// Asks the daemon to go on with another protocol, and returns the connection. Runs in the
-    /// caller's runtime.
-    pub async fn upgrade(&self, path: &str, protocol: &str) -> Outcome<TokioIo<Upgraded>> {
-        let request = Request::builder()
-            .uri(path)
-            .header("host", "localhost")
+    /// Asks the daemon to go on with another protocol, and returns the connection with the headers
+    /// of the answer. Runs in the caller's runtime.
+    pub async fn upgrade(
+        &self,
+        path: &str,
+        protocol: &str,
+        more: Option<(&str, &str)>,
+    ) -> Outcome<(TokioIo<Upgraded>, HeaderMap)> {
+        let request = Request::builder().uri(path).header("host", "localhost");
+        let request =
+            more.into_iter().fold(request, |request, (name, value)| request.header(name, value));
+        let request = request
             .header("connection", "upgrade")
             .header("upgrade", protocol)
             .body(Full::new(Bytes::new()))
@@ -185,13 +191,14 @@ impl Client {
             let response = sender.send_request(request).await?;
             let status = response.status();
             if status == StatusCode::SWITCHING_PROTOCOLS {
-                return Ok(Ok(hyper::upgrade::on(response).await?));
+                let headers = response.headers().clone();
+                return Ok(Ok((hyper::upgrade::on(response).await?, headers)));
             }
             Ok(Err((status, response.into_body().collect().await?.to_bytes())))
         };
         let (answer, _) = tokio::join!(exchange, connection.with_upgrades());
         match answer.map_err(broken)? {
-            Ok(upgraded) => Ok(TokioIo::new(upgraded)),
+            Ok((upgraded, headers)) => Ok((TokioIo::new(upgraded), headers)),
             Err((status, bytes)) => {
                 Err(refused(status, &serde_json::from_slice(&bytes).unwrap_or_default()))
             }

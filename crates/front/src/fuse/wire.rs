@@ -155,6 +155,9 @@ pub mod valid {
 /// Flags of open(2) that CREATE looks at, and, the last one, WRITE.
 pub const O_EXCL: u32 = 0o200;
 pub const O_APPEND: u32 = 0o2000;
+/// The kernel's flag of an open file that goes past its pages; architectures differ.
+pub const O_DIRECT: u32 =
+    if cfg!(any(target_arch = "aarch64", target_arch = "arm")) { 0o20_0000 } else { 0o4_0000 };
 
 const RENAME_NOREPLACE: u32 = 1 << 0;
 const RENAME_EXCHANGE: u32 = 1 << 1;
@@ -473,7 +476,8 @@ pub enum Op<'a> {
         offset: Option<u64>,
         /// Set-id bits go.
         kills_set_id: bool,
-        /// Pages that the kernel writes back: it takes no part of them for written.
+        /// It takes no part for written: pages that the kernel writes back, and what goes past them,
+        /// where the kernel makes an error of a part.
         is_whole: bool,
         data: &'a [u8],
     },
@@ -716,8 +720,9 @@ impl<'a> Body<'a> {
             return Err(Errno::INVAL);
         }
         // The kernel's own pages have their place.
-        let is_whole = flags & WRITE_CACHE != 0;
-        let appends = open_flags & O_APPEND != 0 && !is_whole;
+        let is_page = flags & WRITE_CACHE != 0;
+        let is_whole = is_page || open_flags & O_DIRECT != 0;
+        let appends = open_flags & O_APPEND != 0 && !is_page;
         let offset = (!appends).then_some(offset);
         let kills_set_id = flags & WRITE_KILL_SET_ID != 0;
         let data = self.0.get(..size as usize).ok_or(Errno::INVAL)?;

@@ -26,6 +26,9 @@ pub type Answer<'a, T> = BoxFuture<'a, Result<T, ApiError>>;
 
 /// The word of the protocol that a mount's connection goes on with: docs/format/mount.md.
 pub const MOUNT_PROTOCOL: &str = "rekindle-fuse";
+/// The header that says what is mounted: the daemon tells it with each connection, and a mount that
+/// comes back asks for the same.
+pub const MOUNT_OF: &str = "rekindle-mount-of";
 
 /// A connection that leaves HTTP when the answer has been sent.
 pub type Leaving = BoxFuture<'static, io::Result<Box<dyn Pipe>>>;
@@ -48,8 +51,14 @@ pub trait Api: kept::Keep {
     /// clients.
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()>;
     /// Brings a file volume into service for a mount, and serves the mount over a connection once
-    /// the answer is sent.
-    fn mount_volume<'a>(&'a self, name: &'a str, connection: Leaving) -> Answer<'a, ()>;
+    /// the answer is sent. `of`: what the mount has been told to be of before, refused if the name is
+    /// of something else by now. Returns what to tell it.
+    fn mount_volume<'a>(
+        &'a self,
+        name: &'a str,
+        of: Option<String>,
+        connection: Leaving,
+    ) -> Answer<'a, String>;
     /// Brings all unfinished changes of a volume into the datastore.
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job>;
     /// Begins to move a volume to another node of the cluster, while its clients go on.

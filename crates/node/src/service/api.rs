@@ -257,8 +257,13 @@ impl Api for Service {
         })
     }
 
-    fn mount_volume<'a>(&'a self, name: &'a str, connection: Leaving) -> Answer<'a, ()> {
-        Box::pin(self.serve_mount(name, connection))
+    fn mount_volume<'a>(
+        &'a self,
+        name: &'a str,
+        of: Option<String>,
+        connection: Leaving,
+    ) -> Answer<'a, String> {
+        Box::pin(self.serve_mount(name, of, connection))
     }
 
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {

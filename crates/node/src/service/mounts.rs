@@ -15,6 +15,7 @@ use rekindle_front::http::Leaving;
 use rekindle_front::http::api::ApiError;
 use rekindle_front::nbd::forward::Way;
 use rekindle_front::nfs::LEASE;
+use rekindle_staging::Vault;
 use rekindle_volume::Error;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -86,12 +87,13 @@ impl Service {
         })
     }
 
-    /// Serves a mount over a connection that leaves HTTP.
+    /// Serves a mount over a connection that leaves HTTP. A mount that comes back says what it is `of`.
     pub(super) async fn serve_mount(
         &self,
         name: &str,
+        of: Option<String>,
         connection: Leaving,
-    ) -> Result<(), ApiError> {
+    ) -> Result<String, ApiError> {
         let files = match self.files(name).await? {
             Ok((_, files)) => files,
             Err(elsewhere @ Error::Elsewhere(..)) => {
@@ -99,10 +101,13 @@ impl Service {
                 if node.membership().is_none() {
                     return Err(elsewhere.into());
                 }
-                return self.pass_mount(&node, name, connection).await;
+                let of = same_content(&node.volumes.show(name).await?.vault, of)?;
+                self.pass_mount(&node, name, connection).await?;
+                return Ok(of);
             }
             Err(error) => return Err(error.into()),
         };
+        let of = same_content(&files.handle().vault(), of)?;
         let (env, entered) = (self.inner.env.clone(), self.enter_mount()?);
         let mount = self.mount_of(files, true);
         env.clone().spawn_foreground("fuse", async move {
@@ -115,7 +120,7 @@ impl Service {
                 })
                 .await;
         });
-        Ok(())
+        Ok(of)
     }
 
     fn enter_mount(&self) -> Result<Entered, ApiError> {
@@ -143,6 +148,24 @@ impl Service {
         opened
             .await
             .unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the daemon is stopping")))
+    }
+}
+
+/// Says what a mount of a volume is of. One that comes back is refused if that is something else by
+/// now: numbers of inodes that it holds would be other files.
+fn same_content(vault: &Vault, of: Option<String>) -> Result<String, ApiError> {
+    let rewound = vault.rewound.map_or(0, |generation| generation.0);
+    let now = format!("{}-{rewound}", vault.id);
+    match of {
+        Some(before) if before != now => {
+            let id = vault.id.to_string();
+            let what = match before.starts_with(&id) {
+                true => "went back to an earlier content since it was mounted",
+                false => "is not the one that was mounted: that one was removed",
+            };
+            Err(ApiError::new(Kind::Invalid, format!("volume '{}' {what}", vault.name)))
+        }
+        _ => Ok(now),
     }
 }
 

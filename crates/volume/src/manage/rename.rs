@@ -31,7 +31,20 @@ pub(crate) async fn rename(inner: &Arc<Inner>, name: &str, new: &str) -> Result<
     let claimed = offline::claim(inner, name, false, "renaming").await?;
     let cause = format!("renamed to '{new}'");
     match change_name(&claimed, new).await {
-        Ok(()) => claimed.end(Event::Removed, &cause, |inside| inside.reason = None)?,
+        Ok(()) => {
+            // What is known of its damage goes with the volume.
+            let damage = {
+                let mut inside = claimed.entry.inside.lock();
+                (inside.waits.take(), inside.beyond.take(), inside.found.take())
+            };
+            claimed.end(Event::Removed, &cause, |inside| inside.reason = None)?;
+            if damage != (None, None, None) {
+                let entry = inner.entry(new);
+                let mut inside = entry.inside.lock();
+                inside.known = true;
+                (inside.waits, inside.beyond, inside.found) = damage;
+            }
+        }
         Err(error) => {
             let why = error.to_string();
             claimed.end(Event::OfflineDone, &why, |inside| {

@@ -141,6 +141,7 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
             size: version.size,
             lost: version.lost.clone(),
             generation,
+            rewound: Some(generation),
             checkpoint,
             begins: checkpoint,
             logged: Vec::new(),

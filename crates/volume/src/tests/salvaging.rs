@@ -157,7 +157,9 @@ fn what_a_check_found_is_told_until_a_salvage_or_another_check_ends_well() {
         assert_eq!(told(), None, "another check has found nothing");
         found();
         drop(bed.volumes.attach("a").await.unwrap());
-        assert!(told().is_some(), "an attach mends nothing");
+        bed.volumes.rename("a", "b").await.unwrap();
+        assert!(told().is_some(), "neither an attach nor another name mends anything");
+        bed.volumes.rename("b", "a").await.unwrap();
         bed.volumes.salvage("a", false).await.unwrap();
         assert_eq!(told(), None, "all is sound");
         // A salvage that finds what it may not give up says it in its own words.

@@ -23,11 +23,12 @@ use hyper_util::rt::TokioIo;
 use kernel::Place;
 use pump::{Device, Pump};
 use rekindle_base::Kind;
-use rekindle_front::http::api::{MOUNT_PROTOCOL, Volume};
+use rekindle_front::http::api::{MOUNT_OF, MOUNT_PROTOCOL, Volume};
 use rekindle_supervise::signals::StopSignals;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
 use serde_json::json;
+use std::cell::RefCell;
 use std::time::Duration;
 
 /// Longest wait for what programs have mapped and changed, when the mount ends while they use it.
@@ -47,7 +48,8 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::new()?;
-        let connect = async || connect(&client, &mount.name).await;
+        let door = Door::new(&client, &mount.name);
+        let connect = async || door.connect().await;
         let first = first(&mut stop, connect).await?;
         let device = place.mount(mount)?;
         let pump = Pump::new(Device::new(device)?, random()?);
@@ -68,11 +70,16 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
                             place.folder.display()
                         ));
                     }
-                    if ended.is_err() || is_broken_off {
-                        // Programs get errors instead of a wait without an end.
+                    if is_broken_off {
                         let _ = place.unmount(true);
                     }
-                    return ended;
+                    // Programs get errors: without a process behind it the mount is dead. It stays,
+                    // so that no one writes into the folder below.
+                    return ended.map_err(|failure| failure.next(format!(
+                        "programs get errors at {} until `umount {}` takes the mount away",
+                        place.folder.display(),
+                        output::quoted(&place.folder)
+                    )));
                 }
                 () = &mut unmounting => {
                     // What programs have open and locked ends with their mount.
@@ -140,24 +147,50 @@ fn broken_off() -> Failure {
     Failure::new("broken off before the file system was mounted").kind(Kind::Unavailable)
 }
 
-/// Connects a mount to the daemon. A part of the volume that is not in the store now is no volume
-/// that does not exist: it may come back, and requests wait for it.
-async fn connect(client: &Client, name: &str) -> Outcome<TokioIo<Upgraded>> {
-    let refused = match client.upgrade(&volume_path(name, "/mount"), MOUNT_PROTOCOL).await {
-        Err(failure) => failure,
-        connected => return connected,
-    };
+/// The way of a mount to the daemon, to the same content each time.
+pub struct Door<'a> {
+    client: &'a Client,
+    name: &'a str,
+    /// What the daemon has said that the mount is of.
+    of: RefCell<Option<String>>,
+}
+
+impl<'a> Door<'a> {
+    pub fn new(client: &'a Client, name: &'a str) -> Self {
+        Self { client, name, of: RefCell::default() }
+    }
+
+    /// Connects. A name that is another volume's by now is refused, and so is a volume that went
+    /// back to an earlier content: what programs hold would be other files there.
+    pub async fn connect(&self) -> Outcome<TokioIo<Upgraded>> {
+        let of = self.of.borrow().clone();
+        let more = of.as_deref().map(|of| (MOUNT_OF, of));
+        let path = volume_path(self.name, "/mount");
+        match self.client.upgrade(&path, MOUNT_PROTOCOL, more).await {
+            Ok((pipe, headers)) => {
+                let told = headers.get(MOUNT_OF).and_then(|of| of.to_str().ok());
+                self.of.replace(told.map(str::to_owned).or(of));
+                Ok(pipe)
+            }
+            Err(refused) => Err(explain(self.client, self.name, refused).await),
+        }
+    }
+}
+
+/// Explains why a connection was refused. A part of the volume that is not in the store now is no
+/// volume that does not exist: it may come back, and requests wait for it.
+async fn explain(client: &Client, name: &str, refused: Failure) -> Failure {
     let is_kind = |kind: Kind| refused.kind == kind.to_string();
     let lacks_content = match is_kind(Kind::NotFound) {
         true => client.has(&volume_path(name, "")).await,
         false => is_kind(Kind::Damaged),
     };
     if !lacks_content {
-        return Err(refused);
+        return refused;
     }
     let next =
         format!("`rekindle status` says why, and `rekindle salvage run {name}` what would be lost");
-    Err(refused.next(next).kind(Kind::Damaged))
+    refused.next(next).kind(Kind::Damaged)
 }
 
 /// Refuses a volume that is no file system.

@@ -10,11 +10,11 @@ use crate::arguments::{Common, ExportTree, ImportTree};
 use crate::client::volume_path;
 use crate::command::client;
 use crate::command::mount::pump::Pump;
-use crate::command::mount::{check, random};
+use crate::command::mount::{Door, check, random};
 use rekindle_base::Kind;
 use rekindle_base::units::format_size;
 use rekindle_front::fuse::wire::AttrOut;
-use rekindle_front::http::api::{MOUNT_PROTOCOL, Volume};
+use rekindle_front::http::api::Volume;
 use rekindle_supervise::signals::StopSignals;
 use rekindle_terminal::failure::{Failure, Outcome};
 use rekindle_terminal::output;
@@ -165,14 +165,14 @@ fn with_remote(
     let client = client(common)?;
     let volume: Volume = client.get(&volume_path(name, ""))?;
     check(&volume)?;
-    let path = volume_path(name, "/mount");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut stop = StopSignals::new()?;
-        let first = client.upgrade(&path, MOUNT_PROTOCOL).await?;
+        let door = Door::new(&client, name);
+        let first = door.connect().await?;
         let remote = Remote::default();
         let pump = Pump::new(&remote, random()?);
-        let pumping = pump.run(first, async || client.upgrade(&path, MOUNT_PROTOCOL).await);
+        let pumping = pump.run(first, async || door.connect().await);
         let mut pumping = std::pin::pin!(pumping);
         let work = async {
             remote.init().await.map_err(|error| failed(Path::new("/"), error))?;

@@ -34,6 +34,9 @@ fn requests_say_what_they_ask_for() {
     let write = words(&[0, 0, 4096, 0, 3, 0, 0, 0, 0, 0], b"abc");
     let at_end = words(&[0, 0, 4096, 0, 3, 0, 0, 0, 0o2001, 0], b"abc");
     let page = words(&[0, 0, 4096, 0, 3, 1, 0, 0, 0o2001, 0], b"abc");
+    let past = O_DIRECT | 0o1;
+    let direct = words(&[0, 0, 4096, 0, 3, 0, 0, 0, past, 0], b"abc");
+    let direct_at_end = words(&[0, 0, 4096, 0, 3, 0, 0, 0, past | 0o2000, 0], b"abc");
     let written =
         |offset, is_whole| Op::Write { offset, kills_set_id: false, is_whole, data: b"abc" };
     for (opcode, body, wanted) in [
@@ -72,6 +75,8 @@ fn requests_say_what_they_ask_for() {
         (opcode::WRITE, write, written(Some(4096), false)),
         (opcode::WRITE, at_end, written(None, false)),
         (opcode::WRITE, page, written(Some(4096), true)),
+        (opcode::WRITE, direct, written(Some(4096), true)),
+        (opcode::WRITE, direct_at_end, written(None, true)),
         (opcode::GETXATTR, words(&[9, 0], b"user.x\0"), Op::Xattr { name: b"user.x", size: 9 }),
         (
             opcode::SETXATTR,

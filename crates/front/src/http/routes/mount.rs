@@ -1,11 +1,11 @@
 //! The request of a mount: its connection leaves HTTP, and carries the requests of the kernel.
 
-use super::super::api::{ApiError, MOUNT_PROTOCOL as PROTOCOL};
+use super::super::api::{ApiError, MOUNT_OF, MOUNT_PROTOCOL as PROTOCOL};
 use super::super::extract::Piece;
 use super::App;
 use crate::conn::Pipe;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::routing::{MethodRouter, get};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -23,7 +23,7 @@ pub(in super::super) async fn mount_volume(
     State(app): State<App>,
     Piece(name): Piece,
     mut request: Request,
-) -> Result<(StatusCode, [(header::HeaderName, &'static str); 2]), ApiError> {
+) -> Result<(StatusCode, [(header::HeaderName, HeaderValue); 3]), ApiError> {
     let upgrade = request.extensions_mut().remove::<OnUpgrade>();
     let Some(upgrade) = upgrade.filter(|_| is_asked(request.headers())) else {
         let message =
@@ -34,8 +34,15 @@ pub(in super::super) async fn mount_volume(
         let upgraded = upgrade.await.map_err(io::Error::other)?;
         Ok(Box::new(TokioIo::new(upgraded)) as Box<dyn Pipe>)
     });
-    app.api.mount_volume(&name, connection).await?;
-    let headers = [(header::CONNECTION, "upgrade"), (header::UPGRADE, PROTOCOL)];
+    let of = request.headers().get(MOUNT_OF).and_then(|of| of.to_str().ok()).map(str::to_owned);
+    let of = app.api.mount_volume(&name, of, connection).await?;
+    let of = HeaderValue::try_from(of)
+        .map_err(|error| ApiError::new(Kind::Invalid, error.to_string()))?;
+    let headers = [
+        (header::CONNECTION, HeaderValue::from_static("upgrade")),
+        (header::UPGRADE, HeaderValue::from_static(PROTOCOL)),
+        (header::HeaderName::from_static(MOUNT_OF), of),
+    ];
     Ok((StatusCode::SWITCHING_PROTOCOLS, headers))
 }
 

@@ -122,7 +122,12 @@ impl Api for Fake {
         })
     }
     /// Echoes.
-    fn mount_volume<'a>(&'a self, name: &'a str, connection: Leaving) -> Answer<'a, ()> {
+    fn mount_volume<'a>(
+        &'a self,
+        name: &'a str,
+        of: Option<String>,
+        connection: Leaving,
+    ) -> Answer<'a, String> {
         Box::pin(async move {
             known(name)?;
             self.0.spawn("mount", async move {
@@ -133,7 +138,7 @@ impl Api for Fake {
                     pipe.flush().await.expect("an echo");
                 }
             });
-            Ok(())
+            Ok(of.unwrap_or_else(|| "the first".to_owned()))
         })
     }
     fn drain_volume<'a>(&'a self, name: &'a str) -> Answer<'a, Job> {
@@ -455,7 +460,9 @@ fn a_mounts_connection_leaves_http() {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.unwrap());
         }
-        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        let head = String::from_utf8_lossy(&head);
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        assert!(head.contains("rekindle-mount-of: the first\r\n"), "{head}");
         for word in [b"ping", b"pong"] {
             stream.write_all(word).await.unwrap();
             let mut echo = [0; 4];
