@@ -185,8 +185,8 @@ impl Daemon {
             .with_context(|| format!("{arguments:?} did not print JSON: {text}"))
     }
 
-    /// Runs a client command that ends with exit code 1 and JSON on its output: it did its work, and
-    /// found damage.
+    /// Runs a client command that ends with exit code 1 and JSON on its output: it did its work,
+    /// and found damage.
     pub fn cli_that_fails(&self, arguments: &[&str]) -> Result<Value> {
         let command = Shell::new(binary()).args(arguments).arg("--json").arg("--dir");
         let output = command.arg(&self.dir).output()?;

@@ -407,7 +407,8 @@ fn a_mount_ends_where_its_volume_is_another_one_or_went_back() -> Result<()> {
     for (what, words) in [("went back", "went back to"), ("is another", "is not the one")] {
         let folder = daemon.scratch().join(what.replace(' ', "-"));
         let mut mounted = Mounted::at(&daemon, "home", folder)?;
-        // Another process has it open: a child of this one would close it while the mount stands still.
+        // Another process has it open: a child of this one would close it while the mount stands
+        // still.
         let script = "exec 3<>\"$0\"; printf mine >&3; echo ready; read go; \
                       printf over >&3 && echo wrote; cat <&3";
         let mut holder = Command::new("sh");

@@ -1,6 +1,6 @@
 //! Killed by `kill -9` while a client of NFS 4.1 has a file open: the time until another client, a
-//! stranger to the server, has opened it. A server that lets clients reclaim their state first makes
-//! strangers wait for a minute and more (see `ganesha`).
+//! stranger to the server, has opened it. A server that lets clients reclaim their state first
+//! makes strangers wait for a minute and more (see `ganesha`).
 
 use crate::hosts::Hosts;
 use crate::mounted::VOLUME;

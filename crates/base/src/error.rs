@@ -22,8 +22,8 @@ pub enum Kind {
     Damaged,
     /// The other side cannot be reached now: try again later.
     Unavailable,
-    /// The other side does not let this one in (credentials, permissions, its address): the user has
-    /// to change that.
+    /// The other side does not let this one in (credentials, permissions, its address): the user
+    /// has to change that.
     Refused,
     /// A version or feature that this binary does not know: upgrade.
     Unsupported,

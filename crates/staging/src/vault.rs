@@ -114,9 +114,9 @@ pub struct Vault {
     /// costs clients of NFS a second sending of what they have not made stable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbroken: Option<Unbroken>,
-    /// The generation with which the volume last went back to an earlier content: a client that held
-    /// it before knows another content. Dropped by an older binary, it lets a mount go on that should
-    /// not.
+    /// The generation with which the volume last went back to an earlier content: a client that
+    /// held it before knows another content. Dropped by an older binary, it lets a mount go on that
+    /// should not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewound: Option<Generation>,
 }

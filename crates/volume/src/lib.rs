@@ -442,8 +442,8 @@ impl Volumes {
         self.run("volume-salvage", ask).await
     }
 
-    /// Notes what a check found of a volume: the reason in words, or that nothing is damaged. Health
-    /// tells the damage until a salvage or another check ends; nothing is repaired.
+    /// Notes what a check found of a volume: the reason in words, or that nothing is damaged.
+    /// Health tells the damage until a salvage or another check ends; nothing is repaired.
     pub fn note_check(&self, name: &str, damage: Option<String>) {
         salvage::note_check(&self.inner, name, damage);
     }

@@ -199,8 +199,8 @@ impl Files {
         self.write_there(caller, ino, None, data, Length::Whole).await.map(drop)
     }
 
-    /// Writes at an offset, or else at the end. A caller's origin is noted. Returns the length of what
-    /// was written.
+    /// Writes at an offset, or else at the end. A caller's origin is noted. Returns the length of
+    /// what was written.
     async fn write_there(
         &self,
         caller: Caller<'_>,

@@ -135,23 +135,6 @@ const WRITE_CACHE: u32 = 1 << 0;
 /// Flag of a WRITE by a caller that must not keep set-id bits.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
 
-/// Which attributes a SETATTR sets.
-pub mod valid {
-    pub const MODE: u32 = 1 << 0;
-    pub const UID: u32 = 1 << 1;
-    pub const GID: u32 = 1 << 2;
-    pub const SIZE: u32 = 1 << 3;
-    pub const ATIME: u32 = 1 << 4;
-    pub const MTIME: u32 = 1 << 5;
-    pub const ATIME_NOW: u32 = 1 << 7;
-    pub const MTIME_NOW: u32 = 1 << 8;
-    /// The request names an open file, or the owner of locks.
-    pub const HANDLE: u32 = 1 << 6;
-    pub const LOCK_OWNER: u32 = 1 << 9;
-    pub const CTIME: u32 = 1 << 10;
-    pub const KILL_SET_ID: u32 = 1 << 11;
-}
-
 /// Flags of open(2) that CREATE looks at, and, the last one, WRITE.
 pub const O_EXCL: u32 = 0o200;
 pub const O_APPEND: u32 = 0o2000;
@@ -476,8 +459,8 @@ pub enum Op<'a> {
         offset: Option<u64>,
         /// Set-id bits go.
         kills_set_id: bool,
-        /// It takes no part for written: pages that the kernel writes back, and what goes past them,
-        /// where the kernel makes an error of a part.
+        /// All or nothing: pages that the kernel writes back, and what goes past them, where it
+        /// makes an error of a part.
         is_whole: bool,
         data: &'a [u8],
     },
@@ -803,6 +786,8 @@ impl<'a> Body<'a> {
         }
     }
 }
+
+pub mod valid;
 
 #[cfg(test)]
 mod tests;

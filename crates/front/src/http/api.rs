@@ -51,8 +51,8 @@ pub trait Api: kept::Keep {
     /// clients.
     fn remove_volume<'a>(&'a self, name: &'a str, force: bool, now: bool) -> Answer<'a, ()>;
     /// Brings a file volume into service for a mount, and serves the mount over a connection once
-    /// the answer is sent. `of`: what the mount has been told to be of before, refused if the name is
-    /// of something else by now. Returns what to tell it.
+    /// the answer is sent. `of`: what the mount has been told to be of before, refused if the name
+    /// is of something else by now. Returns what to tell it.
     fn mount_volume<'a>(
         &'a self,
         name: &'a str,

@@ -87,7 +87,8 @@ impl Service {
         })
     }
 
-    /// Serves a mount over a connection that leaves HTTP. A mount that comes back says what it is `of`.
+    /// Serves a mount over a connection that leaves HTTP. A mount that comes back says what it is
+    /// `of`.
     pub(super) async fn serve_mount(
         &self,
         name: &str,
@@ -107,7 +108,7 @@ impl Service {
             }
             Err(error) => return Err(error.into()),
         };
-        let of = same_content(&files.handle().vault(), of)?;
+        let of = same_content(files.handle().vault(), of)?;
         let (env, entered) = (self.inner.env.clone(), self.enter_mount()?);
         let mount = self.mount_of(files, true);
         env.clone().spawn_foreground("fuse", async move {

@@ -69,8 +69,6 @@ pub fn run(common: &Common, mount: &Mount) -> Outcome {
                              programs that use it get errors now",
                             place.folder.display()
                         ));
-                    }
-                    if is_broken_off {
                         let _ = place.unmount(true);
                     }
                     // Programs get errors: without a process behind it the mount is dead. It stays,
