@@ -105,16 +105,14 @@ async fn check(
     let (unchecked_bytes, volumes) = (volumes.iter().map(|one| owed(one)).sum(), volumes.len());
     let report = passes(node, request, &subjects, tell).await?;
     let reasons = describe_all(node, &report, &subjects, &mut findings);
-    for subject in subjects.iter().filter(|subject| subject.snapshot.is_none()) {
+    let volumes_at = subjects.iter().enumerate().filter(|(_, one)| one.snapshot.is_none());
+    for (at, subject) in volumes_at {
         let Vault { id, name, .. } = &subject.info.vault;
         let is_its = |root: usize| subjects.get(root).is_some_and(|one| one.info.vault.id == *id);
         let mut damage = reasons.iter().find(|(root, _)| is_its(**root)).map(|(_, reason)| {
             format!("{reason}; `rekindle salvage run {name}` repairs what can be repaired")
         });
-        let own = reasons
-            .iter()
-            .find(|(root, _)| subjects.get(**root).is_some_and(|one| std::ptr::eq(one, subject)));
-        if let Some((_, reason)) = own.filter(|_| request.salvage) {
+        if let Some(reason) = reasons.get(&at).filter(|_| request.salvage) {
             match node.volumes.ask_salvage(name, reason).await {
                 Ok(()) => damage = None,
                 Err(error) => {
