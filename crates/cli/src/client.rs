@@ -16,12 +16,29 @@ use rekindle_supervise::endpoints;
 use rekindle_supervise::signals::StopSignals;
 use rekindle_supervise::sockets::HTTP_SOCKET;
 use rekindle_terminal::failure::{Failure, Outcome};
-use rekindle_terminal::output::quoted;
+use rekindle_terminal::output::{self, quoted};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
+
+/// Time without an answer after which the user is told that the command waits.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// Waits for an answer, and tells the user when that takes long.
+pub async fn told_if_slow<T>(exchange: impl Future<Output = T>) -> T {
+    let mut exchange = pin!(exchange);
+    tokio::select! {
+        biased;
+        answer = &mut exchange => return answer,
+        () = tokio::time::sleep(SLOW) => {}
+    }
+    output::tell("rekindle: no answer yet: the daemon may wait for its store");
+    exchange.await
+}
 
 /// A daemon, by its folder.
 pub struct Client {
@@ -94,7 +111,7 @@ impl Client {
     }
 
     /// Waits for an answer or a signal: a daemon that does not answer must not keep the user from
-    /// ending the command.
+    /// ending the command, nor in the dark.
     fn until_interrupted<T>(&self, exchange: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         let Some(mut signals) = self.signals.take() else {
             return self.runtime.block_on(exchange);
@@ -102,7 +119,7 @@ impl Client {
         let answer = self.runtime.block_on(async {
             tokio::select! {
                 biased;
-                answer = exchange => answer,
+                answer = told_if_slow(exchange) => answer,
                 _ = signals.next() => {
                     self.interrupted.set(true);
                     Err(Failure::new("broken off before the daemon had answered")

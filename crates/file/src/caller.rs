@@ -94,13 +94,7 @@ impl Halt {
     /// Returns the error that ends the change.
     #[must_use]
     pub fn into_error(self) -> Error {
-        match self.0 {
-            Stop::Posix(errno) => errno.into(),
-            Stop::Failed(error) => error,
-            Stop::Full(_) => Errno::NOSPC.into(),
-            // A file system that fetches what it lacks asks again, and never comes here.
-            Stop::Miss(_) => Errno::AGAIN.into(),
-        }
+        self.0.into_error()
     }
 }
 

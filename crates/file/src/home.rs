@@ -6,6 +6,7 @@ use crate::format::rows::Totals;
 use crate::limits;
 use crate::look::unreadable;
 use crate::names::Names;
+use crate::numbers::Numbers;
 use crate::overlay::Overlay;
 use crate::settings::RootSettings;
 use crate::state::{ORPHANS, State, decode_own};
@@ -33,6 +34,10 @@ pub struct Home {
     /// The inodes that the last change that was planned removes: that one has the turn, or the log
     /// has it. Locked under the state's lock.
     pub(crate) leaving: Mutex<Vec<Ino>>,
+    /// The numbers of inodes that may be given next. Locked under the state's lock.
+    pub(crate) numbers: Mutex<Numbers>,
+    /// Held while numbers are noted.
+    pub(crate) noting: tokio::sync::Mutex<()>,
     /// Told when the change whose turn it is has entered the log.
     pub(crate) entered: Mutex<Option<oneshot::Sender<()>>>,
     /// Whether a change waits for the next flush by age.
@@ -107,6 +112,8 @@ impl Home {
             state: Mutex::new(state),
             turn: Arc::default(),
             leaving: Mutex::default(),
+            numbers: Mutex::new(Numbers::of(vault)),
+            noting: tokio::sync::Mutex::default(),
             entered: Mutex::default(),
             is_flush_due: AtomicBool::new(false),
             kept_changes: watch::Sender::new(KeptLately::default()),

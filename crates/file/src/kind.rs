@@ -1,8 +1,10 @@
 //! The kind `file`: the body of its vaults, and how a volume of it is opened.
 
 use crate::home::Home;
+use crate::numbers;
 use crate::settings::RootSettings;
 use rekindle_content::Content;
+use rekindle_env::BoxFuture;
 use rekindle_staging::{Vault, VaultBody};
 use rekindle_volume::{Kind, OpenedHome, Sizes};
 use std::ops::Range;
@@ -34,10 +36,15 @@ impl Kind for File {
     fn describe_damage(&self, _vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
         let inodes = |keys: &Range<u64>| match keys.end.checked_sub(keys.start) {
             Some(0 | 1) => format!("inode {}", keys.start),
+            _ if keys == &(0..u64::MAX) => "all files and directories".to_owned(),
             _ if keys.end == u64::MAX => format!("inodes from {} on", keys.start),
             _ => format!("inodes {} to {}", keys.start, keys.end - 1),
         };
         Some(keys.iter().map(inodes).collect::<Vec<_>>().join(", "))
+    }
+
+    fn numbers<'a>(&'a self, content: &'a Content, vault: &'a Vault) -> BoxFuture<'a, u64> {
+        Box::pin(numbers::unused(content, vault))
     }
 
     fn sizes(&self) -> Sizes {

@@ -16,6 +16,7 @@ mod kind;
 pub mod limits;
 mod look;
 mod names;
+mod numbers;
 mod overlay;
 mod ranges;
 mod repair;

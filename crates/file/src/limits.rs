@@ -28,6 +28,14 @@ pub const DELAY_MAX: Duration = Duration::from_millis(100);
 /// Longest wait of a change that the volume has no room for, for the commit that counts how much it
 /// has.
 pub const RECOUNT_TIME_MAX: Duration = Duration::from_secs(10);
+/// Numbers of inodes that are noted at once: each time costs one write to flash, and a service
+/// leaves what it has not given.
+pub const NUMBERS_NOTED: u64 = 1 << 14;
+/// Numbers that are left out where a volume goes on without changes that were durable: more than it
+/// has noted in them.
+pub const NUMBERS_SKIPPED: u64 = 1 << 24;
+/// The same where no content says which number is the next.
+pub const NUMBERS_SKIPPED_BLINDLY: u64 = 1 << 32;
 /// Time that clients have to come back, after a start, to the files without a name that they use.
 pub const ORPHAN_GRACE: Duration = Duration::from_secs(60);
 /// Clients whose requests are remembered; the longest unheard one is forgotten first.

@@ -30,8 +30,23 @@ pub(crate) enum Stop {
     Miss(Miss),
     /// The volume lacks so many bytes for it, as far as is known.
     Full(u64),
+    /// No number is noted that a new inode could have.
+    Numbers,
     /// The volume cannot be understood.
     Failed(Error),
+}
+
+impl Stop {
+    /// The error of a call that ends here.
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Stop::Posix(errno) => errno.into(),
+            Stop::Failed(error) => error,
+            Stop::Full(_) => Errno::NOSPC.into(),
+            // A call that fetches what it lacks looks again, and never comes here.
+            Stop::Miss(_) | Stop::Numbers => Errno::AGAIN.into(),
+        }
+    }
 }
 
 impl From<Miss> for Stop {

@@ -8,7 +8,7 @@ use crate::format::Bad;
 use crate::format::page::{self, Row, View};
 use crate::limits;
 use crate::look::{Look, Stop, unreadable};
-use crate::types::{Errno, Error};
+use crate::types::Error;
 use rekindle_content::tree::{self, Root};
 use rekindle_content::{Batch, Class, Content, Parent, Pointer};
 use std::collections::BTreeMap;
@@ -83,9 +83,7 @@ pub(crate) async fn get(content: &Content, root: &Root, key: u64) -> Result<Opti
         match find(&look, root, key) {
             Ok(row) => return Ok(row),
             Err(Stop::Miss(miss)) => look.fetch(miss).await?,
-            Err(Stop::Posix(errno)) => return Err(errno.into()),
-            Err(Stop::Full(_)) => return Err(Errno::NOSPC.into()),
-            Err(Stop::Failed(error)) => return Err(error),
+            Err(stop) => return Err(stop.into_error()),
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Remains {
     parts: Remainder,
     /// The file of that life's warm memory, if this machine still has it.
     warm: Option<PathBuf>,
+    /// What the log has lost: nothing, as long as no volume needs it.
+    damage: Vec<String>,
 }
 
 impl Remains {
@@ -65,14 +67,12 @@ impl Remains {
             return Ok(None);
         }
         let (log, opened) = log.open(left.incarnation).await?;
-        for damage in &opened.damage {
-            tracing::error!(node = %file.node, %damage, "damage in a log that was left behind");
-        }
         let writer = writer.with_incarnation(left.incarnation);
         let settings = (&config, sizes, host.scale());
         let kinds = (host.kit.kinds)();
         let parts = core::remainder(settings, host, (writer, log), kinds);
-        Ok(Some(Self { node: file.node, last: left.incarnation, parts, warm }))
+        let damage = opened.damage;
+        Ok(Some(Self { node: file.node, last: left.incarnation, parts, warm, damage }))
     }
 
     /// Whether only this log has all changes of a volume.
@@ -96,6 +96,14 @@ impl Remains {
     pub(crate) async fn unfinished(&self) -> Result<BTreeSet<VolumeId>, Error> {
         let volumes = self.parts.log.unfinished_volumes().await?;
         Ok(volumes.into_iter().map(|(volume, _)| volume).collect())
+    }
+
+    /// Tells what the log has lost. A log that no volume needs any more may have been removed in
+    /// part, before the process was killed.
+    pub(crate) fn tell_damage(&self) {
+        for damage in &self.damage {
+            tracing::error!(node = %self.node, %damage, "damage in a log that was left behind");
+        }
     }
 
     /// Flash that the log takes, bytes.

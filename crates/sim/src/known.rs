@@ -6,6 +6,7 @@
 use crate::heard;
 use crate::model::{Model, Op};
 use rekindle_file::{Errno, Ino};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 /// What is known of a file volume.
@@ -17,6 +18,9 @@ pub struct Known {
     open: Option<Open>,
     /// The numbers of states that were lost.
     lost: Vec<RangeInclusive<u64>>,
+    /// The numbers of all inodes that were ever seen. A client may hold one for longer than its
+    /// file is there.
+    given: BTreeSet<Ino>,
     /// Calls that were answered.
     pub answered: u64,
 }
@@ -30,7 +34,13 @@ enum Open {
 
 impl Default for Known {
     fn default() -> Self {
-        Self { states: vec![(0, Model::new())], open: None, lost: Vec::new(), answered: 0 }
+        Self {
+            states: vec![(0, Model::new())],
+            open: None,
+            lost: Vec::new(),
+            given: BTreeSet::new(),
+            answered: 0,
+        }
     }
 }
 
@@ -86,6 +96,7 @@ impl Known {
             return Err(format!("{} is answered {outcome:?}, not {expected:?}", name(&op)));
         }
         self.answered += 1;
+        self.give(&op, outcome.ok().flatten())?;
         if outcome.is_ok() {
             self.states.push((self.number() + 1, model));
         }
@@ -129,7 +140,9 @@ impl Known {
         if let Some(Open::Call(op)) = open {
             heard::note("files: a call without an answer");
             let mut after = self.model().clone();
-            if after.apply(&op, made(&op, self.model(), &found)).is_ok() && after == found {
+            let made = made(&op, self.model(), &found);
+            if after.apply(&op, made).is_ok() && after == found {
+                self.give(&op, made)?;
                 self.states.push((self.number() + 1, after));
                 self.settle(is_durable);
                 return Ok(false);
@@ -152,6 +165,16 @@ impl Known {
         }
         self.settle(is_durable);
         Ok(at < last)
+    }
+
+    /// Notes the number that a call has given to an inode.
+    fn give(&mut self, op: &Op, made: Option<Ino>) -> Result<(), String> {
+        match (op, made) {
+            (Op::Create(..), Some(ino)) if !self.given.insert(ino) => {
+                Err(format!("{} is given the number {ino} again", name(op)))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn settle(&mut self, is_durable: bool) {
@@ -252,6 +275,16 @@ mod tests {
         let mut open = known(&["a", "b"]);
         open.begin_rollback(after.model().clone());
         assert!(open.judge(known(&["a"]).model().clone(), (false, false)).is_err());
+    }
+
+    #[test]
+    fn the_number_of_a_file_that_is_lost_is_not_given_again() {
+        for number in [2, 3, 4] {
+            let mut lost = known(&["a", "b"]);
+            lost.judge(known(&["a"]).model().clone(), (true, true)).unwrap();
+            lost.begin(create("c"));
+            assert_eq!(lost.end(Ok(Some(number))).is_ok(), number == 4, "{number}");
+        }
     }
 
     #[test]

@@ -119,6 +119,11 @@ pub struct Vault {
     /// should not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rewound: Option<Generation>,
+    /// The first number that the kind may give to a part of the volume (an inode): a content that
+    /// the volume went back from, or changes that it goes on without, may have given any below.
+    /// Dropped by an older binary, it costs clients of NFS that hold such a number a wrong file.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub numbers_from: u64,
 }
 
 /// A run of changes that one life logged: up to where the next one begins.
@@ -241,6 +246,7 @@ impl Vault {
             leaves: None,
             unbroken: None,
             rewound: None,
+            numbers_from: 0,
         }
     }
 

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use rekindle_content::Content;
+use rekindle_env::BoxFuture;
 use rekindle_staging::{Staged, Vault, VaultBody, Written};
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,9 +26,15 @@ pub trait Kind: Send + Sync + 'static {
     fn check(&self, vault: &Vault) -> Result<(), String>;
     /// Makes the home of a volume. A vault that [`Kind::check`] refuses is refused here, too.
     fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, String>;
-    /// Says which part of a volume's content is under these keys of its tree: "16 KiB at byte 0".
-    /// `None` if the vault does not tell.
+    /// Says which part of a volume's content is under these keys of its outermost tree: "16 KiB at
+    /// byte 0". `None` if the vault does not tell.
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String>;
+    /// Returns a number above all that a volume has given to its parts, as far as its content and
+    /// its vault tell, for [`Vault::numbers_from`]. 0: the kind gives none that outlive a client.
+    fn numbers<'a>(&'a self, content: &'a Content, vault: &'a Vault) -> BoxFuture<'a, u64> {
+        let _ = (content, vault);
+        Box::pin(std::future::ready(0))
+    }
     /// Says whether the kind's volumes may come to another size. [`Kind::check`] judges each size.
     fn sizes(&self) -> Sizes;
 }
@@ -114,6 +121,15 @@ impl Kinds {
     /// Makes the home of a volume.
     pub(crate) fn open(&self, content: &Content, vault: &Vault) -> Result<OpenedHome, Error> {
         self.known(vault)?.open(content, vault).map_err(|reason| damaged(vault, reason))
+    }
+
+    /// Returns the first number that a volume may give to a part once it goes on without changes
+    /// that it has acknowledged.
+    pub(crate) async fn numbers(&self, content: &Content, vault: &Vault) -> u64 {
+        match self.find(&vault.kind) {
+            Some(kind) => kind.numbers(content, vault).await,
+            None => vault.numbers_from,
+        }
     }
 
     /// Says which part of a volume's content is under these keys of its tree.

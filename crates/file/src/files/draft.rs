@@ -7,7 +7,7 @@ use crate::format::rows::{Named, Xattr};
 use crate::limits;
 use crate::look::Stop;
 use crate::state::{ORPHANS, View};
-use crate::types::{Attr, Errno, INO_BITS, Ino, Time};
+use crate::types::{Attr, Errno, Ino, Time};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,15 +23,16 @@ pub(super) struct Draft<'a, 'v> {
     kept: BTreeMap<Ino, (Option<Bytes>, bool)>,
     bytes: i64,
     count: i64,
-    next_ino: Ino,
+    /// The numbers that the change has left.
+    pub(super) numbers: Range<Ino>,
 }
 
 impl<'a, 'v> Draft<'a, 'v> {
-    pub(super) fn new(view: &'a View<'v>, now: Time) -> Self {
-        let next_ino = view.totals().next_ino;
+    /// `numbers`: those that new inodes may have.
+    pub(super) fn new(view: &'a View<'v>, now: Time, numbers: Range<Ino>) -> Self {
         let (inodes, effects, kept) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         let unnamed = Vec::new();
-        Self { view, now, inodes, effects, unnamed, kept, bytes: 0, count: 0, next_ino }
+        Self { view, now, inodes, effects, unnamed, kept, bytes: 0, count: 0, numbers }
     }
 
     /// Returns the inode, which the change leaves as the caller does.
@@ -44,13 +45,9 @@ impl<'a, 'v> Draft<'a, 'v> {
 
     /// Adds an inode and gives its number.
     pub(super) fn add(&mut self, inode: Inode) -> Result<Ino, Stop> {
-        let ino = self.next_ino;
-        if ino >> INO_BITS != 0 {
-            return Err(Errno::NOSPC.into());
-        }
+        let ino = self.numbers.next().ok_or(Stop::Numbers)?;
         // In a damaged page of the table no inode is made: it could not be read again.
         self.view.stored(ino)?;
-        self.next_ino += 1;
         self.count += 1;
         self.bytes += inode.allocated.cast_signed();
         self.inodes.insert(ino, Some(inode));

@@ -102,6 +102,10 @@ impl Files {
         &self.env
     }
 
+    pub(crate) fn home(&self) -> &Home {
+        &self.home
+    }
+
     fn staged(&self) -> &Arc<Staged> {
         self.handle.staged()
     }
@@ -169,7 +173,7 @@ impl Files {
     }
 
     /// Looks at the state until everything that `look_at` needs is in RAM.
-    async fn look<T>(&self, look_at: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<T> {
+    pub(crate) async fn look<T>(&self, look_at: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<T> {
         self.look_until(|look| self.look_once(look, &look_at)).await
     }
 
@@ -203,12 +207,12 @@ impl Files {
     /// Fetches what was missed; any other reason ends the call.
     async fn overcome(&self, look: &Look<'_>, stop: Stop) -> Done<()> {
         match stop {
-            Stop::Posix(errno) => Err(errno.into()),
-            Stop::Full(_) => Err(Errno::NOSPC.into()),
-            Stop::Failed(error) => Err(error),
+            // Boxed: it looks at the state in turn.
+            Stop::Numbers => Box::pin(self.note_numbers()).await,
             Stop::Miss(miss) => Ok(look.fetch(miss).await.inspect_err(|error| {
                 self.staged().notice(&rekindle_staging::Error::Content(error.clone()));
             })?),
+            stop => Err(stop.into_error()),
         }
     }
 
@@ -221,9 +225,12 @@ impl Files {
         let now = self.now();
         let draft = |view: &View<'_>| {
             judge(&caller, view)?;
-            let mut draft = Draft::new(view, now);
+            let numbers = self.home.numbers.lock().next.clone();
+            let mut draft = Draft::new(view, now, numbers);
             let outcome = plan(&mut draft)?;
+            let left = draft.numbers.clone();
             let effects = draft.effects(self.size(), &caller)?;
+            self.home.numbers.lock().next = left;
             *self.home.leaving.lock() = effects.iter().filter_map(Effect::removed).collect();
             Ok((outcome, effects))
         };
@@ -299,7 +306,7 @@ impl Files {
         }
     }
 
-    async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
+    pub(crate) async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
         if effects.is_empty() {
             self.staged().check_read()?;
             return Ok(None);

@@ -13,6 +13,7 @@
 use crate::format::page::{self, Row};
 use crate::format::rows::Totals;
 use crate::home::Home;
+use crate::limits::NUMBERS_SKIPPED_BLINDLY;
 use crate::look::unreadable;
 use crate::repair::survey::Survey;
 use crate::repair::{NAMED_MAX, found};
@@ -26,9 +27,6 @@ use rekindle_env::BoxFuture;
 use rekindle_staging::Cut;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-
-/// Numbers that are left out when it is not known which one is the next: none is given twice.
-const NUMBERS_SKIPPED: u64 = 1 << 32;
 
 /// Something that is lost.
 enum Loss {
@@ -115,17 +113,9 @@ fn alive(home: &Home, gone: &[Range<u64>]) -> BTreeSet<Ino> {
 fn totals(home: &Home, survey: &Survey) -> Totals {
     let state = home.state.lock();
     let known = state.totals.as_ref().map(|totals| totals.next_ino);
-    // The number of changes bounds that of inodes, but not in a clone.
-    let unknown = || survey.greatest.max(state.applied.0) + NUMBERS_SKIPPED;
+    let unknown = || survey.greatest + NUMBERS_SKIPPED_BLINDLY;
     let next_ino = known.unwrap_or_else(unknown).max(survey.greatest + 1);
     Totals { next_ino, ..Totals::default() }
-}
-
-/// Returns the first number that no inode has had, as far as is known: names and rows may be lost
-/// with the inodes.
-fn given(home: &Home, survey: &Survey) -> Ino {
-    let served = home.state.lock().totals.as_ref().map_or(0, |totals| totals.next_ino);
-    served.max(survey.next_ino())
 }
 
 /// Tells what is lost, by path.
@@ -136,10 +126,11 @@ async fn told(home: &Home, survey: &Survey, losses: &[Loss]) -> Result<Vec<Strin
             Loss::Inodes(range) if range.start == 0 && range.end == u64::MAX => {
                 "all files and directories".to_owned()
             }
-            Loss::Inodes(range) => {
-                let end = range.end.min(given(home, survey)).max(range.start + 1);
-                format!("the inodes {} to {}", range.start, end - 1)
+            // Names may be lost with the inodes, so it is not known which one was the last.
+            Loss::Inodes(range) if range.end >= survey.next_ino() => {
+                format!("the inodes from {} on", range.start)
             }
+            Loss::Inodes(range) => format!("the inodes {} to {}", range.start, range.end - 1),
             Loss::Before(ino) => {
                 format!("{}: what it had before its last changes", survey.path(home, *ino).await?)
             }

@@ -102,7 +102,7 @@ impl Tidy<'_> {
                 Some(named) if named.kind == FileType::Directory => return Ok(named.ino),
                 Some(_) => {}
                 None => {
-                    let ino = self.survey.next_ino();
+                    let ino = self.home.numbers.lock().unused(self.survey.next_ino());
                     self.survey.greatest = ino;
                     self.made = Some(ino);
                     self.put(ROOT, position, name.as_bytes(), ino, FileType::Directory);

@@ -8,6 +8,7 @@ mod in_rows;
 mod keeping;
 mod long;
 mod model;
+mod numbers;
 mod repairing;
 mod taking;
 mod witness;
@@ -20,6 +21,7 @@ use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::{self, Plan};
 use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Policy};
+use std::collections::BTreeSet;
 
 fn errno<T>(result: Result<T, Error>) -> Option<Errno> {
     match result {
@@ -30,8 +32,13 @@ fn errno<T>(result: Result<T, Error>) -> Option<Errno> {
 }
 
 /// Carries `count` operations out, and compares each outcome with the model's. Returns the model as
-/// it was before each of them, and after the last.
-async fn play(files: &Files, model: &mut Model, dice: &mut Random, count: u64) -> Vec<Model> {
+/// it was before each of them, and after the last. No number of `given` is given again.
+async fn play(
+    files: &Files,
+    (model, given): (&mut Model, &mut BTreeSet<Ino>),
+    dice: &mut Random,
+    count: u64,
+) -> Vec<Model> {
     let mut past = Vec::new();
     for _ in 0..count {
         if dice.below(15) == 0 {
@@ -45,6 +52,9 @@ async fn play(files: &Files, model: &mut Model, dice: &mut Random, count: u64) -
         let expected = model.apply(&op, made).err();
         let name = format!("{op:?}").chars().take(200).collect::<String>();
         assert_eq!(errno(outcome), expected, "{name}");
+        if let (model::Op::Create(..), Some(ino)) = (&op, made) {
+            assert!(given.insert(ino), "{ino} is given again: {name}");
+        }
     }
     past.push(model.clone());
     past
@@ -59,6 +69,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
         let mut model = Model::new();
         let ack = if seed % 2 == 0 { Ack::Flash } else { Ack::Memory };
         let mut snapshots: Vec<(String, Model)> = Vec::new();
+        let mut given = BTreeSet::new();
         for life in 0..6_u64 {
             let env = world.env();
             let cut = dice.below(2) == 0;
@@ -68,7 +79,7 @@ fn a_volume_is_as_the_model_through_commits_crashes_and_power_cuts() {
                 compare(&read(&files).await, &model, &format!("seed {seed}, life {life}"));
                 let mut past = Vec::new();
                 for _ in 0..3 {
-                    past.extend(play(&files, &mut model, &mut dice, 30).await);
+                    past.extend(play(&files, (&mut model, &mut given), &mut dice, 30).await);
                     if change_snapshots(&bed, &mut snapshots, &model, &mut dice).await {
                         // What was there then is durable.
                         past.clear();

@@ -104,6 +104,9 @@ async fn look(service: &Service, host: &Arc<Node>, node: NodeId) -> Result<Looke
 async fn hand_over(host: &Arc<Node>, remains: &Remains) -> Result<(usize, Looked), Error> {
     let mut owned = host.volumes.owned_by(remains.node).await?;
     owned.retain(|vault| remains.has(vault));
+    if !owned.is_empty() {
+        remains.tell_damage();
+    }
     // Those with changes in the log first: their clients were there last.
     let changed: BTreeSet<VolumeId> = remains.unfinished().await?;
     owned.sort_by_key(|vault| !changed.contains(&vault.id));

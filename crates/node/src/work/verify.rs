@@ -264,11 +264,14 @@ impl Findings {
 /// Describes the damaged part of a volume, and the damage.
 fn describe(node: &Node, damage: &Damage, subject: Option<&Subject>) -> String {
     let Some(Subject { info, .. }) = subject else { return damage.error.to_string() };
-    let place = node.volumes.kinds().describe_damage(&info.vault, &damage.keys);
+    // Only the keys of the outermost tree are of parts that a user knows.
+    let (outer, inner) = damage.keys.split_at(damage.keys.len().min(1));
+    let place = node.volumes.kinds().describe_damage(&info.vault, outer);
+    let part = if inner.is_empty() { "" } else { "part of " };
     let kind = match damage.missing {
         _ if damage.error.kind() == Kind::Unsupported => "cannot be read by this binary",
         Missing::Absent => "is absent (not lost)",
         Missing::Damaged => "is damaged",
     };
-    format!("volume '{}': {place} {kind}: {}", info.vault.name, damage.error)
+    format!("volume '{}': {part}{place} {kind}: {}", info.vault.name, damage.error)
 }

@@ -22,14 +22,18 @@ impl Staging {
     /// whole prefix stays. Returns the vault to open the volume with, and messages about what is
     /// given up. Writes nothing when nothing is lost. The caller owns the volume, and it is out of
     /// service. An error that says that the store was set back is no loss to accept.
+    ///
+    /// `numbers_from`: what the volume says from then on ([`Vault::numbers_from`]).
     pub async fn accept_losses(
         &self,
         vault: Held<Vault>,
+        numbers_from: u64,
     ) -> Result<(Held<Vault>, Vec<String>), Error> {
         let inner = &self.inner;
         let Some(Decision { value, lines, through }) = self.decide(&vault.value).await? else {
             return Ok((vault, Vec::new()));
         };
+        let value = Vault { numbers_from, ..value };
         tracing::warn!(volume = %value.name, "goes on without what is lost: {}", lines.join("; "));
         let is_set_back = value.checkpoint > vault.value.checkpoint;
         let held = inner.writer.replace(&vault, value).await?;

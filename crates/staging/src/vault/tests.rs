@@ -143,6 +143,16 @@ fn a_vault_that_went_back_has_a_golden_image_of_its_own() {
 }
 
 #[test]
+fn a_vault_that_left_numbers_out_has_a_golden_image_of_its_own() {
+    const NUMBERS: &str = include_str!("../../golden/vault-9-numbers.json");
+    let decode = rekindle_datastore::record::decode_as::<Vault>;
+    let (vault, _) = decode("volumes/x", NUMBERS.as_bytes()).unwrap();
+    assert_eq!(vault, Vault { numbers_from: 20_480, ..example() });
+    let golden: serde_json::Value = serde_json::from_str(NUMBERS).unwrap();
+    assert_eq!(serde_json::to_value(&vault).unwrap(), golden["body"]);
+}
+
+#[test]
 fn a_vault_of_format_1_is_read_and_has_no_pin() {
     let (vault, mark) =
         rekindle_datastore::record::decode_as::<Vault>("volumes/x", GOLDEN_1.as_bytes()).unwrap();

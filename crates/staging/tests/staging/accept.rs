@@ -28,7 +28,7 @@ async fn write(volume: &Arc<Staged>, block: u64, byte: u8) {
 
 async fn accept(node: &Node, tag: u8) -> Vec<String> {
     let held = node.writer.read::<Vault>(&Vault::key(VolumeId([tag; 16]))).await.unwrap().unwrap();
-    node.staging.accept_losses(held).await.unwrap().1
+    node.staging.accept_losses(held, 0).await.unwrap().1
 }
 
 async fn start(env: &Env, store: &Store) -> Node {

@@ -306,7 +306,7 @@ fn a_node_made_of_copies_serves_the_volumes_that_asked_for_copies() {
                     assert!(losses[0].contains("lost machine"), "{losses:?}");
                     assert!(node.open_as(vault.clone()).await.is_err(), "asked, and not decided");
                     let held = node.held(vault.clone()).await;
-                    let (held, told) = node.staging.accept_losses(held).await.unwrap();
+                    let (held, told) = node.staging.accept_losses(held, 0).await.unwrap();
                     assert_eq!(told, losses);
                     let volume = node.open_as(held.value).await.unwrap();
                     assert_eq!(read(&volume, 0, 4096).await, [1; 4096]);

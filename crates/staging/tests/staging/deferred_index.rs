@@ -215,7 +215,7 @@ fn damage_that_shows_only_while_listing_takes_the_volume_out_of_service() {
         assert!(failed.to_string().contains("--accept-losses"), "{failed}");
         let key = rekindle_staging::Vault::key(rekindle_base::VolumeId([1; 16]));
         let held = node.writer.read(&key).await.unwrap().unwrap();
-        let (held, lines) = node.staging.accept_losses(held).await.unwrap();
+        let (held, lines) = node.staging.accept_losses(held, 0).await.unwrap();
         assert!(lines[0].contains("segment 2") && held.value.accepted.is_some(), "{lines:?}");
         let volume = node.open(1).await.unwrap();
         assert_eq!(volume.backlog().changes as u64, held.value.accepted.unwrap().through.0);

@@ -96,7 +96,7 @@ fn a_damaged_change_is_given_up_with_all_of_its_group() {
             volume.close().await.unwrap();
             let held = volume.held();
             assert_eq!(held.value.owner, Some(NODE));
-            let (held, lines) = node.staging.accept_losses(held).await.unwrap();
+            let (held, lines) = node.staging.accept_losses(held, 0).await.unwrap();
             assert_eq!(held.value.accepted.unwrap().through, Serial(1), "{lines:?}");
             assert!(lines[1].contains("given up: serials 2 to 6"), "{lines:?}");
             let volume = node.staging.open(held, Home::Range(node.home())).await.unwrap();

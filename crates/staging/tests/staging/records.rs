@@ -109,7 +109,7 @@ fn a_damaged_record_keeps_its_volume_out_of_service_until_its_group_is_given_up(
             assert!(reason.contains("rekindle salvage run volume1 --accept-losses"), "{reason}");
             let key = Vault::key(VolumeId([1; 16]));
             let held = node.writer.read::<Vault>(&key).await.unwrap().unwrap();
-            let (held, lines) = node.staging.accept_losses(held).await.unwrap();
+            let (held, lines) = node.staging.accept_losses(held, 0).await.unwrap();
             assert_eq!(held.value.accepted.unwrap().through, Serial(1), "{lines:?}");
             assert!(lines.iter().any(|line| line == "given up: serial 4, a record of kind 1"));
             let (volume, map) = node.open_map(1).await.unwrap();

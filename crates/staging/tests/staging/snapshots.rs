@@ -53,7 +53,7 @@ fn a_snapshot_whose_changes_the_log_has_not_is_a_loss_and_never_gets_later_chang
             assert!(matches!(error, Error::Lost { .. }), "{error}");
             assert!(error.to_string().contains("serials 1-2 "), "{error}");
             let held = bare.held(setup.vault(1)).await;
-            let (held, told) = bare.staging.accept_losses(held).await.unwrap();
+            let (held, told) = bare.staging.accept_losses(held, 0).await.unwrap();
             assert!(!told.is_empty() && held.value.snapshots.is_empty(), "{told:?}");
             let volume = bare.staging.open(held, Home::Range(bare.home())).await.unwrap();
             for byte in 7..10 {

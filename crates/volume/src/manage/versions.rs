@@ -128,6 +128,8 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
     let id = held.value.id;
     // Serials are never reused: changes that stay behind in the log count as done.
     let last = inner.staging.last_serial(&held.value).await?;
+    // Nor are numbers: a client may hold that of a file which only the newer content has.
+    let numbers_from = inner.numbers_of(&held.value).await;
     let written = rest::begin_anew(inner, name, id, |vault| {
         let version = pick(inner, vault, to)?;
         let generation = vault.generation.next();
@@ -142,6 +144,7 @@ async fn go_back(claimed: &Claim, to: &str, discard: bool) -> Result<(), Error> 
             lost: version.lost.clone(),
             generation,
             rewound: Some(generation),
+            numbers_from,
             checkpoint,
             begins: checkpoint,
             logged: Vec::new(),

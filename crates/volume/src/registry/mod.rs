@@ -126,6 +126,12 @@ impl Inner {
         Ok(home)
     }
 
+    /// The first number that a volume may give to a part of it once it goes on without changes that
+    /// it has acknowledged ([`Vault::numbers_from`]).
+    pub async fn numbers_of(&self, vault: &Vault) -> u64 {
+        self.kinds.numbers(&self.content, vault).await
+    }
+
     /// Keeps sweeps from ending while a root is moved from one record to another.
     pub fn hold_sweeps(&self) -> rekindle_content::Hold {
         self.content.hold()

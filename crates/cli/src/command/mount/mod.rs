@@ -17,7 +17,7 @@ mod unsynced;
 use super::client;
 use crate::arguments::{Common, Mount};
 use crate::client::Client;
-use crate::client::volume_path;
+use crate::client::{told_if_slow, volume_path};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use kernel::Place;
@@ -118,7 +118,11 @@ fn find(client: &Client, path: &str) -> Outcome<Volume> {
 async fn first<P>(stop: &mut StopSignals, connect: impl AsyncFn() -> Outcome<P>) -> Outcome<P> {
     let mut is_told = false;
     loop {
-        match connect().await {
+        let connected = tokio::select! {
+            _ = stop.next() => return Err(broken_off()),
+            connected = told_if_slow(connect()) => connected,
+        };
+        match connected {
             Err(failure) if is_away(&failure) => tell_once(&mut is_told, &failure),
             connected => return connected,
         }

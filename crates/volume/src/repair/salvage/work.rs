@@ -263,7 +263,8 @@ async fn accept(
         let held = attach::become_owner(inner, name, vault).await?;
         let _step = say.step("the log: finding out which unfinished changes are whole");
         tries -= 1;
-        match inner.staging.accept_losses(held).await {
+        let numbers_from = inner.numbers_of(&held.value).await;
+        match inner.staging.accept_losses(held, numbers_from).await {
             Err(error) if error.kind() == Kind::Conflict && tries > 0 => {}
             accepted => return Ok(accepted?),
         }
