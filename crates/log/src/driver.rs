@@ -9,7 +9,7 @@ use crate::head::Head;
 use crate::heads::{Heads, Prepared, Sealed, Step};
 use crate::inner::Inner;
 use crate::limits::{
-    FILES_AHEAD, FILES_RESERVED, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX,
+    CONFIRM_AFTER, FILES_AHEAD, FILES_RESERVED, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX,
 };
 use crate::segment::{Segment, spare_slot};
 use crate::segment_pool::SegmentPool;
@@ -82,6 +82,15 @@ impl Inner {
                 return leader;
             }
             leader_left.await;
+        }
+    }
+
+    /// Adds an empty batch to the last one, for the next commit to write. Without it, damage in a
+    /// last batch looks as if its write had been torn.
+    fn confirm(&self) {
+        let mut heads = self.heads.lock();
+        if heads.open.confirm() {
+            self.appended.store(heads.open.position(), Ordering::Release);
         }
     }
 
@@ -450,6 +459,7 @@ pub(crate) async fn finish(
 pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
     let parts = |inner: Arc<Inner>| (inner.pool.env.clone(), Arc::clone(&inner.much_uncommitted));
     let Some((env, much)) = inner.upgrade().map(parts) else { return };
+    let mut last = (Position(0), env.now());
     loop {
         let _ = env.timeout(interval, much.notified()).await;
         loop {
@@ -461,6 +471,12 @@ pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
             if inner.uncommitted_bytes() < FLUSH_AHEAD_BYTES {
                 break;
             }
+        }
+        let Some(inner) = inner.upgrade() else { return };
+        match (inner.appended(), env.now()) {
+            (at, now) if at != last.0 => last = (at, now),
+            (_, now) if now.since(last.1) >= CONFIRM_AFTER => inner.confirm(),
+            _ => {}
         }
     }
 }

@@ -32,6 +32,9 @@ pub(crate) struct Head {
     certified: VecDeque<u32>,
     /// Descriptor bytes covered by a certificate.
     certified_back: u32,
+    /// Whether the last batch that is certified has changes, or releases: no later batch says that
+    /// it was durable.
+    unconfirmed: bool,
     /// Highest serial of each volume with changes here; fully released volumes are taken out.
     pub(crate) volumes: HashMap<VolumeId, Serial>,
     /// Whether an append did not fit: then the next `roll` must not believe that there is room.
@@ -115,6 +118,7 @@ impl Head {
             durable: 0,
             certified: VecDeque::new(),
             certified_back: 0,
+            unconfirmed: false,
             volumes: HashMap::new(),
             refused: false,
             stopped: false,
@@ -171,6 +175,7 @@ impl Head {
             file,
             certified,
             certified_back,
+            unconfirmed: false,
             writer: Some(writer),
             memory,
             base: 0,
@@ -197,6 +202,7 @@ impl Head {
             writer: None,
             certified,
             certified_back: 0,
+            unconfirmed: false,
             durable,
             memory,
             base: 0,
@@ -310,6 +316,16 @@ impl Head {
         Some(entry.offset)
     }
 
+    /// Adds an empty batch behind the last one that is on flash, if that has changes: so a start
+    /// knows that it was durable. Returns whether there is anything to write.
+    pub(crate) fn confirm(&mut self) -> bool {
+        let is_worth_it = self.unconfirmed && self.durable == self.front() && self.fits(0, 0);
+        if is_worth_it {
+            self.certify();
+        }
+        is_worth_it
+    }
+
     /// Ends the batch with a certificate and returns the next write; `None` when all is on flash.
     pub(crate) fn close_batch(&mut self) -> Option<Batch> {
         if self.durable == self.front() {
@@ -317,19 +333,8 @@ impl Head {
         }
         let sector = self.segment.header.sector;
         // An earlier leader may have certified some bytes, and was dropped before all were written.
-        if let (None, Some(writer)) = (self.certified.front(), self.writer.as_mut()) {
-            let key = self.segment.header.key();
-            let back = writer.back() - self.certified_back;
-            let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
-            entry.payload_crc = key.checksum(&self.memory.back()[..back as usize]);
-            entry.serial = Serial(u64::from(writer.back() / ENTRY_BYTES));
-            entry.position = u64::from(entry.offset + ENTRY_BYTES);
-            entry.span = u64::from(back / ENTRY_BYTES);
-            writer.push_front(&entry.encode(key));
-            writer.pad_front(sector);
-            writer.publish();
-            self.certified.push_back(writer.front());
-            self.certified_back = writer.back();
+        if self.certified.is_empty() {
+            self.certify();
         }
         let start = self.durable;
         let end = self.certified.front().copied().unwrap_or_else(|| self.front());
@@ -339,6 +344,23 @@ impl Head {
         );
         let (segment, file) = (self.segment.id(), Arc::clone(&self.file));
         Some(Batch { segment, memory: self.memory.clone(), file, start, end })
+    }
+
+    fn certify(&mut self) {
+        let Some(writer) = self.writer.as_mut() else { return };
+        let key = self.segment.header.key();
+        let back = writer.back() - self.certified_back;
+        let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
+        entry.payload_crc = key.checksum(&self.memory.back()[..back as usize]);
+        entry.serial = Serial(u64::from(writer.back() / ENTRY_BYTES));
+        entry.position = u64::from(entry.offset + ENTRY_BYTES);
+        entry.span = u64::from(back / ENTRY_BYTES);
+        writer.push_front(&entry.encode(key));
+        writer.pad_front(self.segment.header.sector);
+        writer.publish();
+        self.certified.push_back(writer.front());
+        self.certified_back = writer.back();
+        self.unconfirmed = back > 0;
     }
 
     /// Notes that a batch is on flash, up to `end`.

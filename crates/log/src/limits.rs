@@ -1,6 +1,7 @@
 //! Bounds of the log.
 
 use rekindle_base::limits::{CHANGE_BYTES_MAX, SEGMENT_BYTES};
+use std::time::Duration;
 
 /// Least unit of a write to flash, bytes: batches begin and end on its multiples. A larger physical
 /// sector of the drive takes its place. Acknowledged sectors are never written again with other
@@ -34,6 +35,8 @@ pub const FLUSH_AHEAD_BYTES: u64 = 1 << 20;
 /// Uncommitted bytes up to which a stream may append more: as long as a batch is written, the next
 /// one gathers. With more, the write of another volume would wait for it.
 pub const AHEAD_BYTES_MAX: u64 = 384 << 10;
+/// Time without an append after which the last batch is confirmed by an empty one.
+pub const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 /// Bytes that a caller may append when it has come first in the queue of the streams.
 pub const QUANTUM_BYTES: u64 = CHANGE_BYTES_MAX;
 /// Bytes that any caller may have on their way to flash without a quantum.
