@@ -98,8 +98,7 @@ struct Run {
     /// The right time.
     clock: Env,
     values: AtomicU64,
-    /// Whether clients come to any host. Then each block has one writer: a forwarded write that is
-    /// sent again may come after one of another client.
+    /// Whether clients come to any host.
     forwards: bool,
     /// The sequence of the users who move volumes, if there are any.
     moves: Option<Mutex<Random>>,
@@ -115,6 +114,13 @@ struct Run {
 impl Run {
     fn now(&self) -> Duration {
         self.clock.now().0
+    }
+
+    /// Whether the writes of a client may be forwarded, because it came to another host than the
+    /// owner's, or the volume has moved away from it. Then each block has one writer: a forwarded
+    /// write that is sent again may come after one of another client.
+    fn may_forward(&self) -> bool {
+        self.forwards || self.moves.is_some()
     }
 }
 

@@ -194,7 +194,7 @@ impl Run {
             self.stage.begun.fetch_add(1, Ordering::Relaxed);
             let is_fine = match dice.below(3) {
                 0 => {
-                    let block = match self.forwards {
+                    let block = match self.may_forward() {
                         true => host % BLOCKS,
                         false => dice.below(BLOCKS as u64) as usize,
                     };
