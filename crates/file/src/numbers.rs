@@ -9,13 +9,11 @@
 //! Where a volume goes on without what was durable (a rollback, losses that a person accepts), its
 //! vault says from which number on it goes ([`Vault::numbers_from`]).
 
-use crate::files::Files;
-use crate::format::record::Effect;
 use crate::limits;
 use crate::look::unreadable;
 use crate::state::{ORPHANS, decode_own};
 use crate::table;
-use crate::types::{Errno, Error, INO_BITS, Ino};
+use crate::types::{Error, Ino};
 use rekindle_content::Content;
 use rekindle_content::tree::Root;
 use rekindle_staging::Vault;
@@ -39,40 +37,6 @@ impl Numbers {
     /// but for what its vault says.
     pub(crate) fn unused(&self, next: Ino) -> Ino {
         next.max(self.from)
-    }
-}
-
-impl Files {
-    /// Notes numbers for the next inodes, durably.
-    pub(crate) async fn note_numbers(&self) -> Result<(), Error> {
-        let _noting = self.home().noting.lock().await;
-        let last = |from: Ino| from + limits::NUMBERS_NOTED - 1;
-        let next = loop {
-            let from = self.numbers_from();
-            if !self.home().numbers.lock().next.is_empty() {
-                return Ok(());
-            }
-            if last(from) >> INO_BITS != 0 {
-                return Err(Errno::NOSPC.into());
-            }
-            // No commit could note it in a damaged page of the table.
-            self.look(|view| view.stored(last(from)).map(drop)).await?;
-            let turn = self.home().turn.clone().lock_owned().await;
-            if self.numbers_from() == from {
-                // That an inode with this number is gone says that the number was given.
-                let noted = [Effect::Inode { ino: last(from), inode: None }];
-                drop(self.enter(turn, &noted).await?);
-                break from..last(from) + 1;
-            }
-        };
-        self.sync().await?;
-        self.home().numbers.lock().next = next;
-        Ok(())
-    }
-
-    fn numbers_from(&self) -> Ino {
-        let next = self.totals(|totals| totals.next_ino);
-        self.home().numbers.lock().unused(next)
     }
 }
 

@@ -14,6 +14,7 @@ mod draft;
 mod frozen;
 mod keeping;
 mod naming;
+mod numbering;
 mod uses;
 
 use crate::caller::Caller;
@@ -102,10 +103,6 @@ impl Files {
         &self.env
     }
 
-    pub(crate) fn home(&self) -> &Home {
-        &self.home
-    }
-
     fn staged(&self) -> &Arc<Staged> {
         self.handle.staged()
     }
@@ -173,7 +170,7 @@ impl Files {
     }
 
     /// Looks at the state until everything that `look_at` needs is in RAM.
-    pub(crate) async fn look<T>(&self, look_at: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<T> {
+    async fn look<T>(&self, look_at: impl Fn(&View<'_>) -> Result<T, Stop>) -> Done<T> {
         self.look_until(|look| self.look_once(look, &look_at)).await
     }
 
@@ -225,12 +222,13 @@ impl Files {
         let now = self.now();
         let draft = |view: &View<'_>| {
             judge(&caller, view)?;
-            let numbers = self.home.numbers.lock().next.clone();
-            let mut draft = Draft::new(view, now, numbers);
+            // Locked to the end: what the change leaves of the numbers is for the next one.
+            let mut numbers = self.home.numbers.lock();
+            let mut draft = Draft::new(view, now, numbers.next.clone());
             let outcome = plan(&mut draft)?;
             let left = draft.numbers.clone();
             let effects = draft.effects(self.size(), &caller)?;
-            self.home.numbers.lock().next = left;
+            numbers.next = left;
             *self.home.leaving.lock() = effects.iter().filter_map(Effect::removed).collect();
             Ok((outcome, effects))
         };
@@ -306,7 +304,7 @@ impl Files {
         }
     }
 
-    pub(crate) async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
+    async fn enter(&self, turn: Turn, effects: &[Effect]) -> Done<Rest> {
         if effects.is_empty() {
             self.staged().check_read()?;
             return Ok(None);
