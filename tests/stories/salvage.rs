@@ -458,3 +458,48 @@ fn damage_in_a_file_system_costs_what_a_salvage_names_by_path_and_the_rest_stays
     ensure!(sound.contains("all of them sound"), "{sound}");
     Ok(())
 }
+
+#[test]
+fn a_check_tells_what_only_the_log_has_also_of_a_volume_at_rest() -> Result<()> {
+    let mut daemon = Daemon::start("salvage-at-rest")?;
+    daemon.create("disk", "8M", &[])?;
+    let bytes = for_story("salvage-at-rest").bytes(1 << 20);
+    NbdClient::connect(&daemon.socket(), "disk")?.write(0, &bytes)?;
+    daemon.kill_all()?;
+    daemon.up()?;
+    let unchecked = || -> Result<u64> {
+        let found = daemon.cli(&["verify", "disk"])?;
+        found["result"]["unchecked_bytes"].as_u64().context("it says how much")
+    };
+    let count = unchecked()?;
+    ensure!(count >= 1 << 20, "{count}");
+    // In service, too, and also when it is damaged there.
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+    daemon.store_goes()?;
+    client.write(0, &bytes)?;
+    client.flush()?;
+    // The log confirms its last write.
+    std::thread::sleep(Duration::from_secs(2));
+    drop(client);
+    daemon.kill_all()?;
+    daemon.store_comes_back()?;
+    daemon.remove_warm();
+    let mut damaged = 0;
+    for path in objects(&daemon.dir.join("flash"))? {
+        let mut content = std::fs::read(&path)?;
+        while let Some(at) = content.windows(64).position(|found| *found == bytes[..64]) {
+            content[at] ^= 1;
+            damaged += 1;
+        }
+        std::fs::write(&path, content)?;
+    }
+    ensure!(damaged > 0, "the log has what was written");
+    daemon.up()?;
+    let told = daemon.cli_that_fails(&["verify", "disk"])?.to_string();
+    ensure!(told.contains("not in the store yet"), "{told}");
+    let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+    ensure!(client.read(0, 4096).is_err(), "it is damaged");
+    let told = daemon.cli_that_fails(&["verify", "disk"])?.to_string();
+    ensure!(told.contains("not in the store yet"), "{told}");
+    Ok(())
+}

@@ -80,6 +80,10 @@ impl Kind for Block {
         Some(keys.iter().map(stretch).collect::<Vec<_>>().join(", "))
     }
 
+    fn numbers<'a>(&'a self, _: &'a Content, _: &'a Vault) -> rekindle_env::BoxFuture<'a, u64> {
+        Box::pin(std::future::ready(0))
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes::Any { cut: |volume, end| volume.clear(end.start, end.end - end.start, true, true) }
     }

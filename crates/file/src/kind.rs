@@ -2,8 +2,9 @@
 
 use crate::home::Home;
 use crate::numbers;
+use crate::part;
 use crate::settings::RootSettings;
-use rekindle_content::Content;
+use rekindle_content::{Content, Pointer};
 use rekindle_env::BoxFuture;
 use rekindle_staging::{Vault, VaultBody};
 use rekindle_volume::{Kind, OpenedHome, Sizes};
@@ -41,6 +42,16 @@ impl Kind for File {
             _ => format!("inodes {} to {}", keys.start, keys.end - 1),
         };
         Some(keys.iter().map(inodes).collect::<Vec<_>>().join(", "))
+    }
+
+    fn describe_chunk<'a>(
+        &'a self,
+        content: &'a Content,
+        vault: &'a Vault,
+        keys: &'a [Range<u64>],
+        chunk: Pointer,
+    ) -> BoxFuture<'a, Option<String>> {
+        Box::pin(async move { Some(part::of(content, &vault.root, keys, chunk).await) })
     }
 
     fn numbers<'a>(&'a self, content: &'a Content, vault: &'a Vault) -> BoxFuture<'a, u64> {

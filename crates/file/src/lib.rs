@@ -18,6 +18,7 @@ mod look;
 mod names;
 mod numbers;
 mod overlay;
+mod part;
 mod ranges;
 mod repair;
 mod settings;

@@ -238,14 +238,15 @@ impl Head {
     }
 
     /// Whether `entries` more, with `payload` bytes of padded payload together, leave room for the
-    /// certificate, the padding and the foot.
+    /// certificate, the padding, the batch that confirms them, and the foot.
     fn fits(&self, entries: u32, payload: u32) -> bool {
         let Some(writer) = self.writer.as_ref().filter(|_| !self.stopped) else { return false };
         let front = writer.front() + entries * ENTRY_BYTES + payload + ENTRY_BYTES;
         let back = writer.back() + entries * ENTRY_BYTES;
         let sector = self.segment.header.sector;
         let total = front.next_multiple_of(sector) + back.next_multiple_of(FOOT_BYTES) + FOOT_BYTES;
-        total <= self.segment.header.capacity
+        let to_confirm = if entries > 0 { sector } else { 0 };
+        total + to_confirm <= self.segment.header.capacity
     }
 
     /// Whether `bytes` of payload may fit, as far as that can be told without the entries.

@@ -3,7 +3,7 @@
 //! itself knows nothing of it.
 
 use rekindle_content::Content;
-use rekindle_content::{Batch, tree::Root};
+use rekindle_content::{Batch, Pointer, tree::Root};
 use rekindle_env::{BoxFuture, Env};
 use rekindle_staging::{Error, Extent, Fold, Home, RangeHome, Vault, VaultBody};
 use rekindle_volume::{Kind, OpenedHome, Sizes};
@@ -44,6 +44,20 @@ impl Kind for IndirectKind {
 
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
         self.kind.describe_damage(vault, keys)
+    }
+
+    fn describe_chunk<'a>(
+        &'a self,
+        content: &'a Content,
+        vault: &'a Vault,
+        keys: &'a [Range<u64>],
+        chunk: Pointer,
+    ) -> BoxFuture<'a, Option<String>> {
+        self.kind.describe_chunk(content, vault, keys, chunk)
+    }
+
+    fn numbers<'a>(&'a self, content: &'a Content, vault: &'a Vault) -> BoxFuture<'a, u64> {
+        self.kind.numbers(content, vault)
     }
 
     fn sizes(&self) -> Sizes {

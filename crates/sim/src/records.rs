@@ -53,6 +53,10 @@ impl Kind for Maps {
         Some(format!("the values of keys {keys:?}"))
     }
 
+    fn numbers<'a>(&'a self, _: &'a Content, _: &'a Vault) -> rekindle_env::BoxFuture<'a, u64> {
+        Box::pin(std::future::ready(0))
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes::Fixed
     }

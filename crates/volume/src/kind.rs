@@ -5,9 +5,10 @@
 //! of any kind.
 
 use crate::Error;
-use rekindle_content::Content;
+use rekindle_content::{Content, Pointer};
 use rekindle_env::BoxFuture;
 use rekindle_staging::{Staged, Vault, VaultBody, Written};
+use std::future::ready;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -29,12 +30,21 @@ pub trait Kind: Send + Sync + 'static {
     /// Says which part of a volume's content is under these keys of its outermost tree: "16 KiB at
     /// byte 0". `None` if the vault does not tell.
     fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> Option<String>;
+    /// Says which part of a volume's content a chunk is of that cannot be read. `keys`: those of
+    /// the trees that lead to it, the outermost first.
+    fn describe_chunk<'a>(
+        &'a self,
+        content: &'a Content,
+        vault: &'a Vault,
+        keys: &'a [Range<u64>],
+        chunk: Pointer,
+    ) -> BoxFuture<'a, Option<String>> {
+        let _ = (content, chunk);
+        Box::pin(ready(self.describe_damage(vault, &keys[..keys.len().min(1)])))
+    }
     /// Returns a number above all that a volume has given to its parts, as far as its content and
     /// its vault tell, for [`Vault::numbers_from`]. 0: the kind gives none that outlive a client.
-    fn numbers<'a>(&'a self, content: &'a Content, vault: &'a Vault) -> BoxFuture<'a, u64> {
-        let _ = (content, vault);
-        Box::pin(std::future::ready(0))
-    }
+    fn numbers<'a>(&'a self, content: &'a Content, vault: &'a Vault) -> BoxFuture<'a, u64>;
     /// Says whether the kind's volumes may come to another size. [`Kind::check`] judges each size.
     fn sizes(&self) -> Sizes;
 }
@@ -136,6 +146,21 @@ impl Kinds {
     #[must_use]
     pub fn describe_damage(&self, vault: &Vault, keys: &[Range<u64>]) -> String {
         let described = self.find(&vault.kind).and_then(|kind| kind.describe_damage(vault, keys));
+        described.unwrap_or_else(|| "part of its content".to_owned())
+    }
+
+    /// Says which part of a volume's content a chunk is of ([`Kind::describe_chunk`]).
+    pub async fn describe_chunk(
+        &self,
+        content: &Content,
+        vault: &Vault,
+        keys: &[Range<u64>],
+        chunk: Pointer,
+    ) -> String {
+        let described = match self.find(&vault.kind) {
+            Some(kind) => kind.describe_chunk(content, vault, keys, chunk).await,
+            None => None,
+        };
         described.unwrap_or_else(|| "part of its content".to_owned())
     }
 }

@@ -442,6 +442,19 @@ impl Volumes {
         self.run("volume-salvage", ask).await
     }
 
+    /// Reads all changes that this node's log has of a volume, and the store has not. Returns their
+    /// bytes, and messages about those that are lost or damaged.
+    pub async fn examine_unfinished(&self, vault: &Vault) -> Result<(u64, Vec<String>), Error> {
+        let live = self.inner.find(&vault.name).and_then(|entry| entry.inside.lock().live.clone());
+        match live {
+            Some(live) => {
+                let bytes = live.staged.backlog().bytes;
+                Ok((bytes, live.staged.examine_unfinished().await?))
+            }
+            None => Ok(self.inner.staging.examine_unfinished(vault).await?),
+        }
+    }
+
     /// Notes what a check found of a volume: the reason in words, or that nothing is damaged.
     /// Health tells the damage until a salvage or another check ends; nothing is repaired.
     pub fn note_check(&self, name: &str, damage: Option<String>) {

@@ -116,6 +116,10 @@ impl Kind for Tape {
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None
     }
+    fn numbers<'a>(&'a self, _: &'a Content, _: &'a Vault) -> BoxFuture<'a, u64> {
+        Box::pin(std::future::ready(0))
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes::Fixed
     }

@@ -9,6 +9,7 @@ mod keeping;
 mod long;
 mod model;
 mod numbers;
+mod parts;
 mod repairing;
 mod taking;
 mod witness;

@@ -43,7 +43,7 @@ pub(super) async fn root_of(bed: &Bed) -> Root {
 }
 
 /// Flips a bit of a chunk in the store.
-async fn damage(store: &Store, chunk: &Pointer) {
+pub(super) async fn damage(store: &Store, chunk: &Pointer) {
     let key = rekindle_content::pack::key(chunk.pack);
     let (object, _) = store.get(&key).await.unwrap();
     let mut object = object.to_vec();
@@ -114,7 +114,7 @@ pub(super) async fn stored(bed: &Bed, ino: Ino) -> Stored {
 }
 
 /// The page of a table that has a row with this key.
-async fn page(bed: &Bed, table: &Root, key: u64) -> Pointer {
+pub(super) async fn page(bed: &Bed, table: &Root, key: u64) -> Pointer {
     tree::floor(&bed.content, table, key).await.unwrap().unwrap().1
 }
 

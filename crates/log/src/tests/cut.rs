@@ -177,6 +177,40 @@ fn a_torn_last_batch_is_never_taken_for_damage() {
     }
 }
 
+/// However little room its segment has left.
+#[test]
+fn a_last_batch_is_confirmed_wherever_it_ends() {
+    let mut ends = std::collections::BTreeSet::new();
+    for count in 1..80 {
+        let world = world(1);
+        let env = world.env();
+        let last = world.block_on(async {
+            let (log, _) = open(&env).await;
+            let mut last = None;
+            for serial in 1..=count {
+                let (position, place) = append(&log, volume(1), serial, 600).await.unwrap();
+                log.commit(position).await.unwrap();
+                last = Some((place.segment_id(), place.offset));
+            }
+            env.sleep(Duration::from_secs(3)).await;
+            last.unwrap()
+        });
+        ends.insert(last);
+        world.cut_power();
+        let path = format!("/flash/{:08}.seg", last.0.0);
+        assert!(world.flip_bit(&path, u64::from(last.1) + 100));
+        let env = world.env();
+        world.block_on(async {
+            let (log, _) = open(&env).await;
+            let (list, losses) = log.salvage(volume(1)).await.unwrap();
+            let is_there = list.last().is_some_and(|one| one.serial == Serial(count));
+            assert!(is_there || !losses.is_empty(), "{count}");
+        });
+    }
+    let segments: std::collections::BTreeSet<_> = ends.iter().map(|end| end.0).collect();
+    assert!(segments.len() > 2, "{segments:?}");
+}
+
 #[test]
 fn a_quiet_log_is_confirmed_once_and_goes_on() {
     let world = world(1);

@@ -100,11 +100,30 @@ async fn check(
             subjects.extend(subjects_of(info));
         }
     }
-    let owed = |subject: &Subject| subject.info.backlog.as_ref().map_or(0, |owed| owed.bytes);
-    let volumes: Vec<&Subject> = subjects.iter().filter(|one| one.snapshot.is_none()).collect();
-    let (unchecked_bytes, volumes) = (volumes.iter().map(|one| owed(one)).sum(), volumes.len());
+    let (mut unchecked_bytes, mut volumes) = (0, 0);
+    for Subject { info, .. } in subjects.iter().filter(|one| one.snapshot.is_none()) {
+        volumes += 1;
+        // Another owner's log has what it owes.
+        if info.vault.owner != Some(node.id) {
+            continue;
+        }
+        match node.volumes.examine_unfinished(&info.vault).await {
+            Ok((bytes, lines)) => {
+                unchecked_bytes += bytes;
+                if !lines.is_empty() {
+                    findings.add(format!(
+                        "volume '{}': changes that are not in the store yet: {}",
+                        info.vault.name,
+                        lines.join("; ")
+                    ));
+                }
+            }
+            // It came into service meanwhile, or went out of it.
+            Err(error) => tracing::debug!(%error, "unfinished changes are not examined"),
+        }
+    }
     let report = passes(node, request, &subjects, tell).await?;
-    let reasons = describe_all(node, &report, &subjects, &mut findings);
+    let reasons = describe_all(node, &report, &subjects, &mut findings).await;
     let volumes_at = subjects.iter().enumerate().filter(|(_, one)| one.snapshot.is_none());
     for (at, subject) in volumes_at {
         let Vault { id, name, .. } = &subject.info.vault;
@@ -193,7 +212,7 @@ async fn passes(
 
 /// Puts the damage of a report into words. Returns a reason to salvage each damaged volume, by its
 /// place among the subjects.
-fn describe_all(
+async fn describe_all(
     node: &Node,
     report: &Report,
     subjects: &[Subject],
@@ -201,7 +220,11 @@ fn describe_all(
 ) -> BTreeMap<usize, String> {
     let mut reasons = BTreeMap::new();
     for damage in &report.damages {
-        findings.add(describe(node, damage, subjects.get(damage.root)));
+        let subject = subjects.get(damage.root);
+        match findings.has_room() {
+            true => findings.add(describe(node, damage, subject).await),
+            false => findings.count += 1,
+        }
         reasons
             .entry(damage.root)
             .or_insert_with(|| format!("a check found that {}", damage.error));
@@ -249,9 +272,13 @@ struct Findings {
 impl Findings {
     fn add(&mut self, finding: String) {
         self.count += 1;
-        if self.kept.len() < limits::FINDINGS_KEPT {
+        if self.has_room() {
             self.kept.push(finding);
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.kept.len() < limits::FINDINGS_KEPT
     }
 
     fn add_all(&mut self, more: Findings) {
@@ -262,16 +289,15 @@ impl Findings {
 }
 
 /// Describes the damaged part of a volume, and the damage.
-fn describe(node: &Node, damage: &Damage, subject: Option<&Subject>) -> String {
+async fn describe(node: &Node, damage: &Damage, subject: Option<&Subject>) -> String {
     let Some(Subject { info, .. }) = subject else { return damage.error.to_string() };
-    // Only the keys of the outermost tree are of parts that a user knows.
-    let (outer, inner) = damage.keys.split_at(damage.keys.len().min(1));
-    let place = node.volumes.kinds().describe_damage(&info.vault, outer);
-    let part = if inner.is_empty() { "" } else { "part of " };
+    let Damage { keys, pointer, .. } = damage;
+    let kinds = node.volumes.kinds();
+    let place = kinds.describe_chunk(&node.content, &info.vault, keys, *pointer).await;
     let kind = match damage.missing {
         _ if damage.error.kind() == Kind::Unsupported => "cannot be read by this binary",
         Missing::Absent => "is absent (not lost)",
         Missing::Damaged => "is damaged",
     };
-    format!("volume '{}': {part}{place} {kind}: {}", info.vault.name, damage.error)
+    format!("volume '{}': {place} {kind}: {}", info.vault.name, damage.error)
 }

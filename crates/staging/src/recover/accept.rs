@@ -61,6 +61,15 @@ impl Staging {
         Ok(changes.last().map_or(done, |change| change.serial.max(done)))
     }
 
+    /// Reads all changes that the log has of a volume that is out of service, and the store has not.
+    /// Returns their bytes, and messages as [`Staging::losses`] does.
+    pub async fn examine_unfinished(&self, vault: &Vault) -> Result<(u64, Vec<String>), Error> {
+        let lines = self.losses(vault).await?;
+        let (changes, _) = self.at_hand(vault).await?;
+        let with_bytes = changes.iter().filter(|change| change.place.is_some());
+        Ok((with_bytes.map(|change| change.span).sum(), lines))
+    }
+
     /// Takes the changes that the log has of a volume up to here as done: the volume's vault says
     /// so, whatever became of them.
     pub fn leave_behind(&self, volume: VolumeId, through: Serial) {

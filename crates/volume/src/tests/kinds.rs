@@ -45,6 +45,10 @@ impl Kind for Plain {
     fn describe_damage(&self, _vault: &Vault, _keys: &[Range<u64>]) -> Option<String> {
         None
     }
+    fn numbers<'a>(&'a self, _: &'a Content, _: &'a Vault) -> rekindle_env::BoxFuture<'a, u64> {
+        Box::pin(std::future::ready(0))
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes::Any { cut: |volume, end| volume.clear(end.start, end.end - end.start, true, true) }
     }
@@ -86,6 +90,10 @@ impl Kind for Maps {
     fn describe_damage(&self, _vault: &Vault, keys: &[Range<u64>]) -> Option<String> {
         Some(format!("{} range(s) of keys", keys.len()))
     }
+    fn numbers<'a>(&'a self, _: &'a Content, _: &'a Vault) -> rekindle_env::BoxFuture<'a, u64> {
+        Box::pin(std::future::ready(0))
+    }
+
     fn sizes(&self) -> Sizes {
         Sizes::Fixed
     }
