@@ -69,7 +69,8 @@ fn a_log_is_copied_over_real_sockets_and_started_from_its_copies() {
             let config = Config {
                 folder: flash.to_owned(),
                 node: OWNER,
-                flash_bytes: SEGMENTS * u64::from(SEGMENT),
+                // With sectors of 4 KiB a segment takes five of these appends, and 40 are kept.
+                flash_bytes: 2 * SEGMENTS * u64::from(SEGMENT),
                 flush_interval: SHORT / 5,
             };
             let found = Log::find(&env, arena, config, true, None).await?.with_replicas(replicas);
