@@ -1,6 +1,7 @@
 //! Numbers of inodes are given once, whatever is lost.
 
 use super::*;
+use crate::format::record::{self, Effect};
 use std::path::Path;
 
 /// Starts a life of a node, and lets it make files. Returns their numbers.
@@ -87,7 +88,9 @@ fn a_volume_that_goes_on_without_what_is_lost_gives_other_numbers() {
         inos
     });
     world.cut_power();
-    spoil(&world, b"lost0");
+    // The note itself is lost, and all behind it.
+    let note = Effect::Inode { ino: ROOT + limits::NUMBERS_NOTED, inode: None };
+    spoil(&world, &record::encode(&[note]));
     let env = world.env();
     world.block_on(async {
         let bed = Bed::start(&env, &store, 2).await;

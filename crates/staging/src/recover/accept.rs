@@ -61,8 +61,8 @@ impl Staging {
         Ok(changes.last().map_or(done, |change| change.serial.max(done)))
     }
 
-    /// Reads all changes that the log has of a volume that is out of service, and the store has not.
-    /// Returns their bytes, and messages as [`Staging::losses`] does.
+    /// Reads all changes that the log has of a volume that is out of service, and the store has
+    /// not. Returns their bytes, and messages as [`Staging::losses`] does.
     pub async fn examine_unfinished(&self, vault: &Vault) -> Result<(u64, Vec<String>), Error> {
         let lines = self.losses(vault).await?;
         let (changes, _) = self.at_hand(vault).await?;
