@@ -29,6 +29,7 @@ use tokio::net::{TcpStream, UnixStream};
 const SLOW: Duration = Duration::from_secs(5);
 
 /// Waits for an answer, and tells the user when that takes long.
+#[expect(clippy::disallowed_methods, reason = "the command line has no Env")]
 pub async fn told_if_slow<T>(exchange: impl Future<Output = T>) -> T {
     let mut exchange = pin!(exchange);
     tokio::select! {
