@@ -229,11 +229,12 @@ pub fn record(data: &[u8]) {
     let _ = rekindle_datastore::record::decode("volumes/fuzz", data);
 }
 
-/// A segment file of the log.
+/// A segment file of the log, or the record of its end.
 pub fn segment(data: &[u8]) {
     if let Ok(found) = rekindle_log::inspect::segment(data) {
         let _ = format!("{found:?}").len();
     }
+    let _ = rekindle_log::inspect::known_end(data);
 }
 
 /// A frame between a peer and a holder of copies.

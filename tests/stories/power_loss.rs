@@ -1,13 +1,15 @@
 //! Power loss: the daemon's folder is on a disk that forgets what was not flushed and tears
 //! sectors.
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
+use e2e::daemon::objects;
 use e2e::power::PowerLab;
 use e2e::promises::Promises;
 use e2e::random::for_story;
 use e2e::shell::skip_without;
 use e2e::{Daemon, Options};
 use rekindle_nbd_client::NbdClient;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[test]
@@ -66,4 +68,69 @@ fn nothing_acknowledged_with_ack_flash_is_lost_when_the_power_goes() -> Result<(
     drop(lab);
     std::fs::remove_dir_all(scratch)?;
     Ok(())
+}
+
+/// Power went, and with it memory; the disk has not kept what it had said was flushed.
+#[test]
+fn an_end_of_the_log_that_the_disk_forgot_is_told_and_given_up_by_a_person_only() -> Result<()> {
+    for how in ["zeros", "an older copy", "a torn sector"] {
+        let mut daemon = Daemon::start("power-forgot")?;
+        daemon.create("disk", "8M", &[])?;
+        let bytes = for_story("power-forgot").bytes(128 << 10);
+        let (first, second) = bytes.split_at(64 << 10);
+        let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+        daemon.store_goes()?;
+        client.write(0, first)?;
+        client.flush()?;
+        let (path, _, older) = written(&daemon, first)?.context("the log has the first write")?;
+        client.write(1 << 20, second)?;
+        client.flush()?;
+        // The log records its end once a second.
+        std::thread::sleep(Duration::from_secs(4));
+        drop(client);
+        daemon.kill_all()?;
+        let _ = std::fs::remove_file(daemon.warm());
+        let (again, at, mut content) = written(&daemon, second)?.context("and the second")?;
+        ensure!(path == again, "both are in the open segment");
+        match how {
+            "zeros" => content[at - 64..].fill(0),
+            "an older copy" => content = older,
+            // With all that may lie behind it but the padding.
+            _ => content[at - 64..at + (64 << 10) + 4096].fill(0xa5),
+        }
+        std::fs::write(&path, content)?;
+        daemon.store_comes_back()?;
+        for restart in [false, true] {
+            daemon.up()?;
+            let refused = NbdClient::connect(&daemon.socket(), "disk").is_err();
+            ensure!(refused, "{how}: the disk is served without what it had acknowledged");
+            let reason = daemon.cli(&["volume", "show", "disk"])?["reason"].to_string();
+            ensure!(
+                reason.contains("lost") && reason.contains("--accept-losses"),
+                "{how}: {reason}"
+            );
+            // The proof outlives the record, which is of another segment by now.
+            std::thread::sleep(Duration::from_secs(2));
+            if !restart {
+                daemon.kill_all()?;
+                let _ = std::fs::remove_file(daemon.warm());
+            }
+        }
+        daemon.cli(&["salvage", "run", "disk", "--accept-losses"])?;
+        let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
+        ensure!(client.read(0, first.len())? == first, "{how}: what is whole stays");
+        ensure!(client.read(1 << 20, second.len())?.iter().all(|&byte| byte == 0), "{how}");
+    }
+    Ok(())
+}
+
+/// The segment in which these bytes lie: its file, their place in it, and what it has.
+fn written(daemon: &Daemon, bytes: &[u8]) -> Result<Option<(PathBuf, usize, Vec<u8>)>> {
+    for path in objects(&daemon.dir.join("flash"))? {
+        let content = std::fs::read(&path)?;
+        if let Some(at) = content.windows(64).position(|found| *found == bytes[..64]) {
+            return Ok(Some((path, at, content)));
+        }
+    }
+    Ok(None)
 }

@@ -77,6 +77,10 @@ fn check() -> Result<()> {
 /// overrides it.
 const MINUTES_MAX: u64 = 80;
 
+/// Seeds of the simulation in a run of everything. `cargo x sim` takes more, for a change of what it
+/// is about.
+const SEEDS: &str = "5000";
+
 /// Stories mostly wait for clocks, disks and processes.
 const STORIES_TOGETHER: &str = "--test-threads=2";
 
@@ -101,7 +105,7 @@ fn test() -> Result<()> {
         "--no-fail-fast",
     ])?;
     // Apart: other suites have seeds, too, and 10,000 of theirs take an hour.
-    sim("10000")?;
+    sim(SEEDS)?;
     step("tidy");
     tidy::tidy()?;
     step("stories");

@@ -3,14 +3,15 @@
 
 use crate::descriptors::{of_image, one_by_one};
 use crate::driver::finish;
-use crate::format::{EntryHeader, Lost};
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Kind, KnownEnd, Lost, SegmentHeader};
 use crate::head::Head;
 use crate::scan::{Scan, SegmentCopies, read_foot, read_image, sync};
 use crate::segment::{Segment, spare_slot};
+use crate::segment_pool::SegmentPool;
 use crate::start::Starting;
 use crate::walk::{goes_on, walk};
 use crate::{Error, Opened};
-use rekindle_base::SegmentId;
+use rekindle_base::{SegmentId, Serial};
 use rekindle_warm::Label;
 use std::sync::Arc;
 
@@ -159,15 +160,26 @@ impl Starting {
                         self.history.tail_lost.get_or_insert(id);
                     }
                 }
-                let (image, unreadable) = read_image(&self.pool, file, &header).await;
-                let walked = walk(&image, &header, true);
+                let (mut image, unreadable) = read_image(&self.pool, file, &header).await;
+                let known = self.pool.known_end_of(&header);
+                let walked = walk(&image, &header, known.durable);
+                let goes_on = header.version >= 3 && goes_on(&image, &header, &walked);
+                let is_short =
+                    walked.end < known.durable && walked.listed.len() < known.changes as usize;
+                if is_short
+                    && !goes_on
+                    && unreadable.is_none()
+                    && let Err(error) = prove(&self.pool, file, &known, &header, &mut image).await
+                {
+                    // The digest of the next head names the loss instead.
+                    tracing::warn!(segment = id.0, %error, "a loss cannot be noted in its segment");
+                    self.history.tail_lost.get_or_insert(id);
+                }
                 // A head that has had a successor was durably open: without its opening it is
                 // damaged, not torn.
-                let is_cut = unreadable.is_some()
-                    || walked.end == 0
-                    || (header.version >= 3 && goes_on(&image, &header, &walked));
+                let is_cut = unreadable.is_some() || walked.end == 0 || is_short || goes_on;
                 if is_cut {
-                    let found = of_image(&header, &image, None, unreadable);
+                    let found = of_image(&header, &image, None, unreadable, known.durable);
                     opened.damage.extend(
                         found.damage.map(|damage| format!("segment {id}: {}", damage.reason)),
                     );
@@ -195,4 +207,30 @@ impl Starting {
         self.insert_unread(Arc::clone(&head.segment));
         Ok(Some(head))
     }
+}
+
+/// Writes a certificate behind the known end of a segment that has less: from now on the segment
+/// itself proves that it has lost something, and how many changes it had, as it does where another
+/// batch lies behind the damage.
+async fn prove(
+    pool: &SegmentPool,
+    file: u32,
+    known: &KnownEnd,
+    header: &SegmentHeader,
+    image: &mut [u8],
+) -> Result<(), Error> {
+    // At the end of the segment there may be no room behind: then it takes the end of the padding,
+    // or of the certificate that is damaged.
+    let at = known.durable.min(header.capacity - FOOT_BYTES - ENTRY_BYTES);
+    let mut entry = EntryHeader::plain(Kind::Certificate, at);
+    entry.payload_crc = header.key().checksum(&[]);
+    entry.serial = Serial(known.changes.into());
+    entry.position = u64::from(at + ENTRY_BYTES);
+    let bytes = entry.encode(header.key());
+    image[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+    let handle = pool.open_to_write(file).await?;
+    while let Err(error) = handle.write_durable(&bytes, at.into()).await {
+        pool.ride_out(error).await.map_err(|error| pool.write_error(&error))?;
+    }
+    Ok(())
 }

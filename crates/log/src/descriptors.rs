@@ -4,7 +4,7 @@
 use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Foot, HEADER_BYTES, Key, SegmentHeader};
 use crate::scan::{Unreadable, read, read_foot, read_image};
 use crate::segment::Segment;
-use crate::walk::{goes_on, salvage, walk};
+use crate::walk::{ALL, goes_on, salvage, walk};
 use rekindle_warm::Memory;
 
 /// A table that has been verified: as a whole by the foot's checksum, or descriptor by descriptor.
@@ -133,17 +133,23 @@ pub(crate) async fn out_of_entries(segment: &Segment) -> Entries {
     let header = &segment.header;
     let foot = read_foot(segment.pool(), file, header).await.ok().flatten();
     let (image, unreadable) = read_image(segment.pool(), file, header).await;
-    of_image(header, &image, foot, unreadable)
+    let durable = match foot {
+        Some(_) => ALL,
+        None => segment.pool().known_end_of(header).durable,
+    };
+    of_image(header, &image, foot, unreadable, durable)
 }
 
-/// Reads the entries as [`out_of_entries`] does, from these bytes.
+/// Reads the entries as [`out_of_entries`] does, from these bytes, of which the first `durable` are
+/// known to have been on flash.
 pub(crate) fn of_image(
     header: &SegmentHeader,
     image: &[u8],
     foot: Option<Foot>,
     unreadable: Option<Unreadable>,
+    durable: u32,
 ) -> Entries {
-    let walked = walk(image, header, foot.is_none());
+    let walked = walk(image, header, durable);
     let whole = match foot {
         Some(foot) => walked.end == foot.front,
         None => {

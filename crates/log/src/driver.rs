@@ -8,6 +8,7 @@ use crate::format::{Lost, Named, SegmentHeader, Statistics, VERSION};
 use crate::head::Head;
 use crate::heads::{Heads, Prepared, Sealed, Step};
 use crate::inner::Inner;
+use crate::known_end;
 use crate::limits::{
     CONFIRM_AFTER, FILES_AHEAD, FILES_RESERVED, FLUSH_AHEAD_BYTES, RESERVE_FILES, STATISTICS_MAX,
 };
@@ -455,11 +456,12 @@ pub(crate) async fn finish(
 }
 
 /// Commits without a request: now and then, and whenever many bytes are uncommitted, so that memory
-/// does not run far ahead of flash.
+/// does not run far ahead of flash. Records how far flash is.
 pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
     let parts = |inner: Arc<Inner>| (inner.pool.env.clone(), Arc::clone(&inner.much_uncommitted));
     let Some((env, much)) = inner.upgrade().map(parts) else { return };
     let mut last = (Position(0), env.now());
+    let mut known_end = known_end::Writer::default();
     loop {
         let _ = env.timeout(interval, much.notified()).await;
         loop {
@@ -478,6 +480,7 @@ pub(crate) async fn flush_unasked(inner: Weak<Inner>, interval: Duration) {
             (_, now) if now.since(last.1) >= CONFIRM_AFTER => inner.confirm(),
             _ => {}
         }
+        known_end.keep_up(&inner).await;
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Head {
     /// Whether the last batch that is certified has changes, or releases: no later batch says that
     /// it was durable.
     unconfirmed: bool,
+    /// Bytes on flash, and the changes and releases within them, when the last certificate was made.
+    before: (u32, u32),
     /// Highest serial of each volume with changes here; fully released volumes are taken out.
     pub(crate) volumes: HashMap<VolumeId, Serial>,
     /// Whether an append did not fit: then the next `roll` must not believe that there is room.
@@ -119,6 +121,7 @@ impl Head {
             certified: VecDeque::new(),
             certified_back: 0,
             unconfirmed: false,
+            before: (0, 0),
             volumes: HashMap::new(),
             refused: false,
             stopped: false,
@@ -176,6 +179,7 @@ impl Head {
             certified,
             certified_back,
             unconfirmed: false,
+            before: (0, 0),
             writer: Some(writer),
             memory,
             base: 0,
@@ -203,6 +207,7 @@ impl Head {
             certified,
             certified_back: 0,
             unconfirmed: false,
+            before: (0, 0),
             durable,
             memory,
             base: 0,
@@ -229,6 +234,15 @@ impl Head {
 
     pub(crate) fn durable(&self) -> u32 {
         self.durable
+    }
+
+    /// Bytes that are on flash, and the changes and releases within them; while a batch is written,
+    /// those before it.
+    pub(crate) fn known_end(&self) -> (u32, u32) {
+        match self.certified.is_empty() {
+            true => (self.durable, self.certified_back / ENTRY_BYTES),
+            false => self.before,
+        }
     }
 
     /// Whether half of the segment is taken: then the next head should be opened.
@@ -348,6 +362,9 @@ impl Head {
     }
 
     fn certify(&mut self) {
+        if self.certified.is_empty() {
+            self.before = (self.durable, self.certified_back / ENTRY_BYTES);
+        }
         let Some(writer) = self.writer.as_mut() else { return };
         let key = self.segment.header.key();
         let back = writer.back() - self.certified_back;

@@ -1,7 +1,7 @@
 //! The state that all clones of a log share.
 
 use crate::door::Door;
-use crate::format::Mark;
+use crate::format::{KnownEnd, Mark, SegmentHeader};
 use crate::head::Head;
 use crate::heads::Heads;
 use crate::inventory::Recovery;
@@ -130,6 +130,16 @@ impl Inner {
             next_wanted: Arc::default(),
             counters: Counters::default(),
         }
+    }
+
+    /// How far the open segment is durable; `None` while it has no changes, or the one before it is
+    /// not sealed: the record of that one still counts.
+    pub(crate) fn known_end(&self) -> Option<KnownEnd> {
+        let heads = self.heads.lock();
+        let (durable, changes) = heads.open.known_end();
+        let SegmentHeader { node, segment, birth, .. } = heads.open.segment.header;
+        let is_worth_it = changes > 0 && !heads.is_sealing();
+        is_worth_it.then_some(KnownEnd { node, segment, birth, durable, changes })
     }
 
     /// The error that has ended the log, if one has.

@@ -1,8 +1,9 @@
 //! Reads a segment file's bytes offline; never writes.
 
 use crate::Change;
-use crate::format::{FOOT_BYTES, Foot, Kind, SegmentHeader};
-use crate::walk::{payload_of, walk};
+use crate::format::{FOOT_BYTES, Foot, Kind, KnownEnd, SegmentHeader};
+use crate::known_end;
+use crate::walk::{ALL, payload_of, walk};
 use rekindle_base::{Generation, Incarnation, NodeId, SegmentId, Serial, VolumeId};
 
 /// A segment, as far as it can be read.
@@ -59,10 +60,31 @@ pub struct Entry {
     pub payload_is_whole: bool,
 }
 
+/// The record of how far the open segment was durable: what its file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Number of the record.
+    pub number: u64,
+    pub node: NodeId,
+    pub segment: SegmentId,
+    /// Bytes of the segment.
+    pub durable: u32,
+    /// Changes and releases within these bytes.
+    pub changes: u32,
+}
+
+/// Reads the bytes of a file `known-end`; `None` when neither of its slots has a record.
+#[must_use]
+pub fn known_end(bytes: &[u8]) -> Option<Ended> {
+    let (number, known) = known_end::newest_of(bytes)?;
+    let KnownEnd { node, segment, durable, changes, .. } = known;
+    Some(Ended { number, node, segment, durable, changes })
+}
+
 /// Reads the bytes of a segment file.
 pub fn segment(bytes: &[u8]) -> Result<Inspected, String> {
     let header = SegmentHeader::decode(bytes).map_err(|bad| bad.to_string())?;
-    let walked = walk(bytes, &header, false);
+    let walked = walk(bytes, &header, ALL);
     let foot = bytes.get(bytes.len().saturating_sub(FOOT_BYTES as usize)..);
     let foot =
         foot.and_then(|foot| Foot::decode(foot, header.segment, header.birth, header.capacity));

@@ -17,6 +17,7 @@
 //! | `decide` | reads heads, newest first, and has `machine` judge them | `scan`, `machine` |
 //! | `scan` | finds segments and heads at a start | `walk`, `segment_pool` |
 //! | `machine` | decides what the log is, and which segments may go | none |
+//! | `known_end` | records how far the open segment was durable | none |
 //! | `admit` | makes segments of what was found | `scan`, `descriptors`, `walk`, `head`, `driver` |
 //! | `walk` | reads bytes up to the last valid certificate | none |
 //! | `recovered` | lists what outlived a restart | `descriptors`, `inventory`, `driver` |
@@ -45,6 +46,7 @@ mod heads;
 mod inner;
 pub mod inspect;
 mod inventory;
+mod known_end;
 pub mod limits;
 mod machine;
 mod progress;

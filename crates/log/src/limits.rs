@@ -77,6 +77,8 @@ pub const COPY_RETRY_MIN: std::time::Duration = std::time::Duration::from_millis
 pub const COPY_RETRY_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 /// Slots that the arena must have: the head, its successor.
 pub const SLOTS_MIN: usize = 2;
+/// Shortest time between two records of the open segment's end.
+pub const KNOWN_END_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Reads of a segment that must fail before it counts as damaged.
 pub const READ_TRIES: usize = 3;
 /// Pause before a retry when room, memory or descriptors were exhausted.

@@ -220,7 +220,7 @@ impl Scan {
 impl SegmentCopies {
     async fn is_outdated_in_memory(&self, pool: &SegmentPool) -> bool {
         let (Some((file, header)), Some(copy)) = (self.flash, &self.warm) else { return false };
-        if header != copy.header {
+        if header != copy.header || copy.certificate.front < pool.known_end_of(&header).durable {
             return true;
         }
         // Memory is never behind flash, unless an old image of it was put back.
@@ -377,13 +377,16 @@ pub(crate) async fn look(pool: &SegmentPool, found: &SegmentCopies) -> Result<Lo
         return Ok(head(opening, in_memory));
     }
     let (image, unreadable) = read_image(pool, file, &header).await;
-    let walked = walk(&image, &header, true);
-    let has_changes = !walked.listed.is_empty() || unreadable.is_some() || in_memory;
+    let known = pool.known_end_of(&header);
+    let walked = walk(&image, &header, known.durable);
+    let has_changes =
+        !walked.listed.is_empty() || known.changes > 0 || unreadable.is_some() || in_memory;
     let goes_on = header.version >= 3 && goes_on(&image, &header, &walked);
     Ok(match walked.opening {
         Some(opening) => head(opening, has_changes || goes_on),
         None => Looked::NoHead {
             traces: in_memory
+                || known.changes > 0
                 || unreadable.is_some()
                 || matches!(end, Seal::Sealed(_))
                 || has_traces(&image, header.key()),
@@ -419,7 +422,7 @@ fn has_traces(image: &[u8], key: Key) -> bool {
 /// The opening of a head that has no change behind it: one opened ahead, the usual remnant of a
 /// crash. The front of the file suffices: a walk ends at the first bytes that are no entry.
 fn opening_alone(front: &[u8], header: &SegmentHeader) -> Option<Opening> {
-    let walked = walk(front, header, true);
+    let walked = walk(front, header, 0);
     let behind = front.get(walked.end as usize..)?;
     let Walk { opening, listed, .. } = walked;
     let ends_there =

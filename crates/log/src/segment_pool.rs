@@ -1,6 +1,7 @@
 //! Free files and slots, from which segments are made and to which they go back.
 
 use crate::Error;
+use crate::format::{KnownEnd, SegmentHeader};
 use crate::limits::{EXHAUSTED_RETRY, FILES_RESERVED, FULL_RETRY, SECTOR_BYTES};
 use parking_lot::Mutex;
 use rekindle_base::NodeId;
@@ -20,6 +21,8 @@ pub(crate) struct SegmentPool {
     pub(crate) capacity: u32,
     /// Batches begin and end on multiples of this, bytes.
     pub(crate) sector: u32,
+    /// How far the open segment of the last life was durable, as that life has recorded it.
+    pub(crate) known_end: Option<KnownEnd>,
     /// Its slots come back by themselves when their last holders are dropped.
     pub(crate) arena: Arena,
     files: Mutex<Files>,
@@ -57,6 +60,7 @@ impl SegmentPool {
             node,
             capacity: arena.slot_bytes(),
             sector: SECTOR_BYTES,
+            known_end: None,
             arena,
             files: Mutex::new(Files { free: Vec::new(), next: 1 }),
             making: AtomicBool::new(false),
@@ -64,6 +68,15 @@ impl SegmentPool {
             wait: Mutex::new(None),
             changed: Notify::new(),
         }
+    }
+
+    /// What is known of the end of the segment with this header; nothing is, if it was not the open
+    /// one.
+    pub(crate) fn known_end_of(&self, header: &SegmentHeader) -> KnownEnd {
+        let SegmentHeader { node, segment, birth, .. } = *header;
+        let is_it = |known: &KnownEnd| (known.segment, known.birth) == (segment, birth);
+        let unknown = KnownEnd { node, segment, birth, durable: 0, changes: 0 };
+        self.known_end.filter(is_it).unwrap_or(unknown)
     }
 
     /// Records which file numbers are free, and the next number to make.

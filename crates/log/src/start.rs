@@ -7,6 +7,7 @@ use crate::format::{FOOT_BYTES, Foot, Lost, Named};
 use crate::head::Head;
 use crate::inner::{Inner, Parts};
 use crate::inventory::{Inventory, LostSegment, Recovery};
+use crate::known_end;
 use crate::limits::{
     COPY_BYTES_MAX, REPLICAS_MAX, RESERVE_FILES, SECTOR_BYTES, SECTOR_BYTES_MAX, SEGMENTS_MAX,
     SEGMENTS_MIN, SLOTS_MIN, STATISTICS_MAX,
@@ -53,6 +54,7 @@ pub(crate) async fn find(
     let folder_lock = lock_folder(&pool).await?;
     let sector = env.disk().sector_bytes(&config.folder).await.clamp(1, SECTOR_BYTES_MAX);
     pool.sector = sector.next_power_of_two().max(SECTOR_BYTES);
+    pool.known_end = known_end::read(&pool).await;
     let pool = Arc::new(pool);
     let segments_max = config.flash_bytes / u64::from(pool.capacity);
     let segments_max = usize::try_from(segments_max.clamp(SEGMENTS_MIN, SEGMENTS_MAX));

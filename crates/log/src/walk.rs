@@ -36,10 +36,13 @@ pub(crate) struct Walk {
     pub(crate) why: &'static str,
 }
 
-/// Walks `bytes`, the front of `segment` behind a valid segment header. `verify_last` checks the
-/// payloads of the last batch too: its write may have been torn. If one does not match, the whole
-/// batch is given up.
-pub(crate) fn walk(bytes: &[u8], segment: &SegmentHeader, verify_last: bool) -> Walk {
+/// The durable bytes of a segment that was sealed, or of which nothing is decided by a walk.
+pub(crate) const ALL: u32 = u32::MAX;
+
+/// Walks `bytes`, the front of `segment` behind a valid segment header. The first `durable` bytes
+/// are known to have been on flash. The write of a last batch behind them may have been torn: its
+/// payloads are verified too, and if one does not match, the whole batch is given up.
+pub(crate) fn walk(bytes: &[u8], segment: &SegmentHeader, durable: u32) -> Walk {
     let mut walker = Walker::new(bytes, segment);
     let mut walk =
         Walk { listed: Vec::new(), opening: None, batches: 0, end: 0, last_start: 0, why: "" };
@@ -49,7 +52,8 @@ pub(crate) fn walk(bytes: &[u8], segment: &SegmentHeader, verify_last: bool) -> 
             Err(why) => break why,
         }
     };
-    let gave_up = verify_last && walk.batches > 0 && !walker.last_batch_is_whole();
+    let may_be_torn = walk.batches > 0 && walker.certified_end > durable;
+    let gave_up = may_be_torn && !walker.last_batch_is_whole();
     if gave_up {
         walk.why = "the payloads of the last batch do not match: its write was torn";
         walker.give_up_last();
@@ -208,7 +212,7 @@ pub(crate) struct Proof {
 
 /// Weighs an image of a segment, with all its payloads.
 pub(crate) fn proof(bytes: &[u8], segment: &SegmentHeader) -> Proof {
-    let walked = walk(bytes, segment, false);
+    let walked = walk(bytes, segment, ALL);
     let matching = walked.listed.iter().filter(|entry| payload_of(bytes, entry).is_some()).count();
     let behind = valid_entries(bytes, segment.key(), walked.end.max(HEADER_BYTES)).next();
     let is_sound = walked.end > 0 && matching == walked.listed.len() && behind.is_none();

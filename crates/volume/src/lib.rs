@@ -445,14 +445,24 @@ impl Volumes {
     /// Reads all changes that this node's log has of a volume, and the store has not. Returns their
     /// bytes, and messages about those that are lost or damaged.
     pub async fn examine_unfinished(&self, vault: &Vault) -> Result<(u64, Vec<String>), Error> {
-        let live = self.inner.find(&vault.name).and_then(|entry| entry.inside.lock().live.clone());
-        match live {
-            Some(live) => {
-                let bytes = live.staged.backlog().bytes;
-                Ok((bytes, live.staged.examine_unfinished().await?))
+        let look = async || {
+            let entry = self.inner.find(&vault.name);
+            match entry.and_then(|entry| entry.inside.lock().live.clone()) {
+                Some(live) => {
+                    let bytes = live.staged.backlog().bytes;
+                    Ok((bytes, live.staged.examine_unfinished().await?))
+                }
+                None => Ok(self.inner.staging.examine_unfinished(vault).await?),
             }
-            None => Ok(self.inner.staging.examine_unfinished(vault).await?),
+        };
+        for _ in 1..limits::LOOKS_MAX {
+            match look().await {
+                // It may have come into service meanwhile, or gone out of it.
+                Err(_) => self.inner.env.sleep(limits::LOOK_AGAIN).await,
+                examined => return examined,
+            }
         }
+        look().await
     }
 
     /// Notes what a check found of a volume: the reason in words, or that nothing is damaged.

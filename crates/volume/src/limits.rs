@@ -112,5 +112,9 @@ pub const SALVAGE_LINES_MAX: usize = 100;
 pub const CLIENT_RETURN: Duration = Duration::from_secs(60);
 
 const _: () = assert!(COLLECT_TIME.as_secs() < 60 * 60, "a hundred thousand in an hour");
+/// Looks for a volume's changes, in service or out of it, while it changes over; and the pause
+/// between them.
+pub(crate) const LOOKS_MAX: usize = 3;
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(200);
 /// Pause before a vault that is older than the log knows is read a second time.
 pub(crate) const SET_BACK_PAUSE: Duration = Duration::from_secs(1);

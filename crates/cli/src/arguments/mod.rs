@@ -89,7 +89,8 @@ pub enum Command {
     Map(Map),
     /// Mount a file system on a folder, where it waits while the daemon restarts
     Mount(Mount),
-    /// Read every chunk that a volume reaches and compare it with its name
+    /// Read every chunk that a volume reaches and compare it with its name; read
+    /// what only the log has, too
     Verify(Verify),
     /// Repair damaged volumes: what waits, what was done, begin, break off
     #[command(subcommand)]

@@ -30,7 +30,8 @@ pub struct Verify {
     /// Ask for a salvage of each volume in which damage is found
     #[arg(long)]
     pub salvage: bool,
-    /// Read at most so many bytes per second
+    /// Read at most so many bytes per second of the store; the log is read as
+    /// fast as it can be
     #[arg(long, value_name = "SIZE", value_parser = parse::budget)]
     pub rate: Option<u64>,
 }

@@ -79,6 +79,8 @@ fn of_bytes(subject: &str, bytes: &[u8]) -> Report {
     let named = |part: &str| subject.contains(part);
     if begins(b"RKNDLseg") || named(".seg") {
         segment::report(subject, bytes)
+    } else if begins(b"RKNDLdur") || named("known-end") {
+        segment::known_end(subject, bytes)
     } else if begins(b"RKPACK\0\0") {
         pack::report(subject, bytes)
     } else if begins(b"RKMOVED\0") {

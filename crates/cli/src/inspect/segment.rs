@@ -18,6 +18,22 @@ pub fn report(subject: &str, bytes: &[u8]) -> Report {
     report
 }
 
+/// Decodes the record of the open segment's end.
+pub fn known_end(subject: &str, bytes: &[u8]) -> Report {
+    let mut report = Report::new(subject, "known end of the log");
+    match rekindle_log::inspect::known_end(bytes) {
+        Some(found) => {
+            report.shown("segment", found.segment);
+            report.shown("node", found.node);
+            report.fact("number", found.number);
+            report.fact("durable", found.durable);
+            report.fact("changes", found.changes);
+        }
+        None => report.problem("neither of its two records is whole"),
+    }
+    report
+}
+
 fn describe(report: &mut Report, found: &Inspected) {
     report.shown("segment", found.segment);
     report.shown("node", found.node);
@@ -92,6 +108,9 @@ mod tests {
         assert_eq!(report("x", b"RKNDLseg and then nothing").problems.len(), 1);
         assert_eq!(report("x", &[0xa5; 65536]).problems.len(), 1);
         assert!(report("x", &[]).problems.is_empty());
+        assert_eq!(known_end("x", &[0; 99]).problems.len(), 1);
+        let image = include_bytes!("../../../log/golden/known-end-v1.bin");
+        assert!(known_end("x", image).problems.is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod entry;
 mod foot;
 mod header;
 mod key;
+mod known_end;
 
 pub(crate) use digest::{
     Lost, Mark, Named, Statistics, Who, decode_digest, decode_marks, decode_statistics,
@@ -17,6 +18,7 @@ pub(crate) use entry::{ENTRY_BYTES, EntryHeader, Kind, padded};
 pub(crate) use foot::{FOOT_BYTES, Foot};
 pub(crate) use header::{BadHeader, HEADER_BYTES, SegmentHeader, VERSION};
 pub(crate) use key::Key;
+pub(crate) use known_end::{KNOWN_END_BYTES, KnownEnd};
 
 #[cfg(test)]
 mod tests;

@@ -201,6 +201,7 @@ fn an_open_head_of_an_older_version_is_read_and_sealed_and_never_appended_to() {
             let file = env.disk().open(&path, rekindle_env::Open::Create).await.unwrap();
             file.write_durable(image, 0).await.unwrap();
             env.disk().sync_folder(folder).await.unwrap();
+            env.disk().sync_folder(Path::new("/")).await.unwrap();
         });
         for life in 2..5 {
             let env = world.env();

@@ -10,6 +10,7 @@ mod exhausted;
 mod forged;
 mod golden;
 mod groups;
+mod known_end;
 mod plain;
 mod release;
 mod replica;

@@ -159,7 +159,7 @@ impl Holder {
         for copy in state.open.values().filter(|copy| !copy.bytes.is_empty()) {
             let image = copy.image();
             let header = SegmentHeader::decode(&image).expect("a copy begins with its header");
-            let walked = walk(&image, &header, true);
+            let walked = walk(&image, &header, 0);
             let is_whole =
                 copy.bytes.len() > walked.end as usize && copy.new.is_sealed(foot(&image));
             assert!(

@@ -118,8 +118,12 @@ async fn check(
                     ));
                 }
             }
-            // It came into service meanwhile, or went out of it.
-            Err(error) => tracing::debug!(%error, "unfinished changes are not examined"),
+            // It was removed meanwhile.
+            Err(_) if is_gone(node, &info.vault).await => {}
+            Err(error) => findings.add(format!(
+                "volume '{}': its changes that are not in the store yet cannot be read now: {error}",
+                info.vault.name
+            )),
         }
     }
     let report = passes(node, request, &subjects, tell).await?;
@@ -143,6 +147,14 @@ async fn check(
     }
     let verify::Progress { chunks, bytes, .. } = report.progress;
     Ok(Checked { volumes, chunks, bytes, unchecked_bytes, findings })
+}
+
+/// Whether a volume is not there any more under its name.
+async fn is_gone(node: &Node, vault: &Vault) -> bool {
+    match node.volumes.show(&vault.name).await {
+        Ok(info) => info.vault.id != vault.id,
+        Err(error) => error.kind() == Kind::NotFound,
+    }
 }
 
 /// A content that is checked: that of a volume, or of one of its snapshots.

@@ -64,10 +64,12 @@ impl Staging {
     /// Reads all changes that the log has of a volume that is out of service, and the store has
     /// not. Returns their bytes, and messages as [`Staging::losses`] does.
     pub async fn examine_unfinished(&self, vault: &Vault) -> Result<(u64, Vec<String>), Error> {
-        let lines = self.losses(vault).await?;
-        let (changes, _) = self.at_hand(vault).await?;
+        self.is_out_of_service(vault)?;
+        let (changes, missing) = self.at_hand(vault).await?;
         let with_bytes = changes.iter().filter(|change| change.place.is_some());
-        Ok((with_bytes.map(|change| change.span).sum(), lines))
+        let bytes = with_bytes.map(|change| change.span).sum();
+        let decision = self.decide_on(vault, &changes, &missing).await?;
+        Ok((bytes, decision.map(|decision| decision.lines).unwrap_or_default()))
     }
 
     /// Takes the changes that the log has of a volume up to here as done: the volume's vault says
@@ -127,14 +129,30 @@ impl Staging {
         Ok(self.inner.log.accept_losses().await?)
     }
 
-    async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {
-        let inner = &self.inner;
-        if inner.volumes.lock().contains_key(&value.id) {
-            return Err(Error::Invalid(format!("volume {} is in service", value.name)));
+    /// [`Error::Invalid`] while the volume is in service: its queue has its changes.
+    fn is_out_of_service(&self, vault: &Vault) -> Result<(), Error> {
+        match self.inner.volumes.lock().contains_key(&vault.id) {
+            true => Err(Error::Invalid(format!("volume {} is in service", vault.name))),
+            false => Ok(()),
         }
+    }
+
+    async fn decide(&self, value: &Vault) -> Result<Option<Decision>, Error> {
+        self.is_out_of_service(value)?;
         let (changes, missing) = self.at_hand(value).await?;
+        self.decide_on(value, &changes, &missing).await
+    }
+
+    /// Decides as [`Staging::decide`] does, on what the log has at hand.
+    async fn decide_on(
+        &self,
+        value: &Vault,
+        changes: &[KeptChange],
+        missing: &Missing,
+    ) -> Result<Option<Decision>, Error> {
+        let inner = &self.inner;
         if let Err(set_back) = inner.is_not_set_back(value) {
-            return Ok(Some(set_back_for_good(value, &set_back, &changes, &missing, inner)));
+            return Ok(Some(set_back_for_good(value, &set_back, changes, missing, inner)));
         }
         let mut reasons: Vec<String> = missing.reason().into_iter().collect();
         reasons.extend(inner.is_here(value).err().map(|error| error.to_string()));
