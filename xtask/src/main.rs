@@ -77,8 +77,8 @@ fn check() -> Result<()> {
 /// overrides it.
 const MINUTES_MAX: u64 = 80;
 
-/// Seeds of the simulation in a run of everything. `cargo x sim` takes more, for a change of what it
-/// is about.
+/// Seeds of the simulation in a run of everything. `cargo x sim` takes more, for a change of what
+/// it is about.
 const SEEDS: &str = "5000";
 
 /// Stories mostly wait for clocks, disks and processes.

@@ -35,7 +35,8 @@ pub(crate) struct Head {
     /// Whether the last batch that is certified has changes, or releases: no later batch says that
     /// it was durable.
     unconfirmed: bool,
-    /// Bytes on flash, and the changes and releases within them, when the last certificate was made.
+    /// Bytes on flash, and the changes and releases within them, when the last certificate was
+    /// made.
     before: (u32, u32),
     /// Highest serial of each volume with changes here; fully released volumes are taken out.
     pub(crate) volumes: HashMap<VolumeId, Serial>,
