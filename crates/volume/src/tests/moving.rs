@@ -284,7 +284,7 @@ fn a_crash_at_any_step_of_a_move_leaves_one_owner_who_has_all() {
         assert!(is_moved || !done, "step {steps}");
         (stayed, moved) = (stayed + u32::from(!is_moved), moved + u32::from(is_moved));
         if done {
-            assert!(stayed > 5 && moved > 1, "{stayed} {moved}");
+            assert!(stayed > 5 && moved > 0, "{stayed} {moved}");
             return;
         }
     }
