@@ -3,7 +3,7 @@
 
 use crate::descriptors::{of_image, one_by_one};
 use crate::driver::finish;
-use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, Kind, KnownEnd, Lost, SegmentHeader};
+use crate::format::{ENTRY_BYTES, EntryHeader, FOOT_BYTES, KnownEnd, Lost, SegmentHeader};
 use crate::head::Head;
 use crate::scan::{Scan, SegmentCopies, read_foot, read_image, sync};
 use crate::segment::{Segment, spare_slot};
@@ -11,7 +11,7 @@ use crate::segment_pool::SegmentPool;
 use crate::start::Starting;
 use crate::walk::{goes_on, walk};
 use crate::{Error, Opened};
-use rekindle_base::{SegmentId, Serial};
+use rekindle_base::SegmentId;
 use rekindle_warm::Label;
 use std::sync::Arc;
 
@@ -222,10 +222,7 @@ async fn prove(
     // At the end of the segment there may be no room behind: then it takes the end of the padding,
     // or of the certificate that is damaged.
     let at = known.durable.min(header.capacity - FOOT_BYTES - ENTRY_BYTES);
-    let mut entry = EntryHeader::plain(Kind::Certificate, at);
-    entry.payload_crc = header.key().checksum(&[]);
-    entry.serial = Serial(known.changes.into());
-    entry.position = u64::from(at + ENTRY_BYTES);
+    let entry = EntryHeader::certificate(header.key(), at, &[], known.changes);
     let bytes = entry.encode(header.key());
     image[at as usize..][..bytes.len()].copy_from_slice(&bytes);
     let handle = pool.open_to_write(file).await?;

@@ -369,11 +369,9 @@ impl Head {
         let Some(writer) = self.writer.as_mut() else { return };
         let key = self.segment.header.key();
         let back = writer.back() - self.certified_back;
-        let mut entry = EntryHeader::plain(Kind::Certificate, writer.front());
-        entry.payload_crc = key.checksum(&self.memory.back()[..back as usize]);
-        entry.serial = Serial(u64::from(writer.back() / ENTRY_BYTES));
-        entry.position = u64::from(entry.offset + ENTRY_BYTES);
-        entry.span = u64::from(back / ENTRY_BYTES);
+        let table = &self.memory.back()[..back as usize];
+        let listed = writer.back() / ENTRY_BYTES;
+        let entry = EntryHeader::certificate(key, writer.front(), table, listed);
         writer.push_front(&entry.encode(key));
         writer.pad_front(self.segment.header.sector);
         writer.publish();

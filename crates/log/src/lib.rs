@@ -17,7 +17,7 @@
 //! | `decide` | reads heads, newest first, and has `machine` judge them | `scan`, `machine` |
 //! | `scan` | finds segments and heads at a start | `walk`, `segment_pool` |
 //! | `machine` | decides what the log is, and which segments may go | none |
-//! | `known_end` | records how far the open segment was durable | none |
+//! | `known_end` | records how far the open segment was durable | `segment_pool` |
 //! | `admit` | makes segments of what was found | `scan`, `descriptors`, `walk`, `head`, `driver` |
 //! | `walk` | reads bytes up to the last valid certificate | none |
 //! | `recovered` | lists what outlived a restart | `descriptors`, `inventory`, `driver` |

@@ -109,6 +109,18 @@ impl EntryHeader {
         }
     }
 
+    /// The certificate at `offset` of a batch with the descriptors in `table`; `listed`: the changes
+    /// and releases in the segment so far.
+    pub(crate) fn certificate(key: Key, offset: u32, table: &[u8], listed: u32) -> EntryHeader {
+        EntryHeader {
+            payload_crc: key.checksum(table),
+            serial: Serial(listed.into()),
+            position: u64::from(offset + ENTRY_BYTES),
+            span: table.len() as u64 / u64::from(ENTRY_BYTES),
+            ..EntryHeader::plain(Kind::Certificate, offset)
+        }
+    }
+
     /// The offset of the payload in the segment.
     pub(crate) fn payload_start(&self) -> u32 {
         self.offset + ENTRY_BYTES

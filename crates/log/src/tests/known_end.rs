@@ -153,6 +153,27 @@ fn a_busy_log_keeps_its_record_up() {
     });
 }
 
+/// A record that could not be written is tried again, also where nothing else is written.
+#[test]
+fn a_record_for_which_there_was_no_room_comes_later() {
+    let world = world(1);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open(&env).await;
+        assert!(log.reserve().await);
+        world.set_disk_bytes(0);
+        let (position, _) = append(&log, volume(1), 1, 600).await.unwrap();
+        log.commit(position).await.unwrap();
+        env.sleep(Duration::from_secs(10)).await;
+        let early = world.peek(RECORD_FILE).and_then(|file| crate::known_end::newest_of(&file));
+        assert_eq!(early, None);
+        world.set_disk_bytes(1 << 30);
+        env.sleep(Duration::from_secs(3)).await;
+        let file = world.peek_durable(RECORD_FILE).unwrap();
+        assert!(crate::known_end::newest_of(&file).is_some());
+    });
+}
+
 /// A record that is damaged, of another node, or absent says nothing, and costs nothing.
 #[test]
 fn without_its_record_a_log_is_what_it_was() {
