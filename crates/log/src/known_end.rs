@@ -46,8 +46,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Writes the record if the open segment's end has moved, and the last attempt is old enough. An
-    /// error costs nothing but the record: the next attempt comes in its turn.
+    /// Writes the record if the open segment's end has moved, and the last attempt is old enough.
+    /// An error costs nothing but the record: the next attempt comes in its turn.
     pub(crate) async fn keep_up(&mut self, inner: &Inner) {
         let now = inner.pool.env.now();
         if self.tried.is_some_and(|at| now.since(at) < KNOWN_END_AFTER) {

@@ -109,8 +109,8 @@ impl EntryHeader {
         }
     }
 
-    /// The certificate at `offset` of a batch with the descriptors in `table`; `listed`: the changes
-    /// and releases in the segment so far.
+    /// The certificate at `offset` of a batch with the descriptors in `table`. `listed`: the
+    /// changes and releases in the segment so far.
     pub(crate) fn certificate(key: Key, offset: u32, table: &[u8], listed: u32) -> EntryHeader {
         EntryHeader {
             payload_crc: key.checksum(table),
