@@ -6,6 +6,7 @@ mod acls;
 mod alerts;
 mod appliance;
 mod bad_input;
+mod builds;
 mod calls;
 mod cli;
 mod client_crash;

@@ -35,6 +35,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("faketime", "faketime"),
     ("curl", "curl"),
     ("setfacl", "acl"),
+    ("make", "make"),
     // libFuzzer.
     ("c++", "g++"),
 ];

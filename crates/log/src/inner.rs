@@ -132,14 +132,14 @@ impl Inner {
         }
     }
 
-    /// How far the open segment is durable; `None` while it has no changes, or the one before it is
-    /// not sealed: the record of that one still counts.
+    /// How far the open segment is durable; `None` while it has no durable changes: the record of
+    /// the one before still counts.
     pub(crate) fn known_end(&self) -> Option<KnownEnd> {
         let heads = self.heads.lock();
         let (durable, changes) = heads.open.known_end();
+        assert!(changes == 0 || !heads.is_sealing(), "the head before is sealed first");
         let SegmentHeader { node, segment, birth, .. } = heads.open.segment.header;
-        let is_worth_it = changes > 0 && !heads.is_sealing();
-        is_worth_it.then_some(KnownEnd { node, segment, birth, durable, changes })
+        (changes > 0).then_some(KnownEnd { node, segment, birth, durable, changes })
     }
 
     /// The error that has ended the log, if one has.
