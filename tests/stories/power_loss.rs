@@ -102,6 +102,9 @@ fn an_end_of_the_log_that_the_disk_forgot_is_told_and_given_up_by_a_person_only(
         daemon.store_comes_back()?;
         for restart in [false, true] {
             daemon.up()?;
+            // Also before a client or the daemon itself asks for the disk.
+            let health = daemon.cli(&["status"])?["health"].clone();
+            ensure!(health["state"] != "well", "{how}, again {restart}: {health}");
             let refused = NbdClient::connect(&daemon.socket(), "disk").is_err();
             ensure!(refused, "{how}: the disk is served without what it had acknowledged");
             let reason = daemon.cli(&["volume", "show", "disk"])?["reason"].to_string();
@@ -117,6 +120,9 @@ fn an_end_of_the_log_that_the_disk_forgot_is_told_and_given_up_by_a_person_only(
         let mut client = NbdClient::connect(&daemon.socket(), "disk")?;
         ensure!(client.read(0, first.len())? == first, "{how}: what is whole stays");
         ensure!(client.read(1 << 20, second.len())?.iter().all(|&byte| byte == 0), "{how}");
+        let health = daemon.cli(&["status"])?["health"].clone();
+        let troubles = health["troubles"].as_array().context("troubles")?;
+        ensure!(troubles.iter().all(|one| one["what"] == "volume-lost-bytes"), "{how}: {health}");
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Free files and slots, from which segments are made and to which they go back.
 
 use crate::Error;
-use crate::format::{KnownEnd, SegmentHeader};
+use crate::format::{ENTRY_BYTES, FOOT_BYTES, KnownEnd, SegmentHeader};
 use crate::limits::{EXHAUSTED_RETRY, FILES_RESERVED, FULL_RETRY, SECTOR_BYTES};
 use parking_lot::Mutex;
 use rekindle_base::NodeId;
@@ -74,7 +74,12 @@ impl SegmentPool {
     /// one.
     pub(crate) fn known_end_of(&self, header: &SegmentHeader) -> KnownEnd {
         let SegmentHeader { node, segment, birth, .. } = *header;
-        let is_it = |known: &KnownEnd| (known.segment, known.birth) == (segment, birth);
+        let is_it = |known: &KnownEnd| {
+            // A segment ends with its foot, and an entry takes room.
+            let may_be = known.durable <= header.capacity.saturating_sub(FOOT_BYTES)
+                && known.changes <= known.durable / ENTRY_BYTES;
+            (known.segment, known.birth) == (segment, birth) && may_be
+        };
         let unknown = KnownEnd { node, segment, birth, durable: 0, changes: 0 };
         self.known_end.filter(is_it).unwrap_or(unknown)
     }

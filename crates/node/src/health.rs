@@ -71,6 +71,8 @@ pub(crate) struct Facts {
     pub(crate) left_behind: Vec<String>,
     /// Damage that the start found in the log.
     pub(crate) damage: Vec<String>,
+    /// Whether the log lacks changes, and it is not known yet that no volume misses them.
+    pub(crate) losses: bool,
     /// Whether the start found the warm memory damaged as a whole.
     pub(crate) warm_damaged: bool,
     /// The path of the warm memory's file, if the file was removed.
@@ -220,7 +222,7 @@ impl Troubles {
         }
         for (name, reason) in &facts.pinned {
             let message = format!(
-                "{name} keeps its changes in the log until it can be served, and other volumes lack that room: {reason}"
+                "{name} keeps its changes in the log, and their room, until it can be served: {reason}"
             );
             self.say("volume-keeps-log", false, None, message);
         }
@@ -243,6 +245,13 @@ impl Troubles {
         }
         for damage in &facts.damage {
             self.say("log-damage", false, None, format!("found at the start: {damage}"));
+        }
+        // An earlier start may have found the damage.
+        if facts.losses && facts.damage.is_empty() {
+            let message = "the log has lost acknowledged changes, and goes on telling so until no volume misses any: \
+                `rekindle verify` names the volumes that do"
+                .to_owned();
+            self.say("log-losses", false, None, message);
         }
         if facts.warm_damaged {
             let message = "the start found the warm memory damaged, and began with an empty one: what only it had, if anything, is \
@@ -322,7 +331,8 @@ pub(crate) fn facts(node: &Node, looks: &Looks, jobs: &Jobs) -> Facts {
         sweep_failed: sweep_failed(jobs, clock),
         failed: count(State::Error),
         salvaging: count(State::Salvaging),
-        pinned: node.pinned.now(),
+        pinned: node.pinned.now(|volume| node.staging.find(volume).is_some()),
+        losses: node.staging.has_losses(),
         left_behind: node.left_behind.now(),
         damage: node.opened.damage.clone(),
         warm_damaged: node.warm.began == rekindle_warm::Began::Damaged,
@@ -761,6 +771,17 @@ mod tests {
             assert!(text.contains(word), "{word}: {text}");
         }
         assert_eq!((health.ok, health.troubles.len()), (false, 5));
+    }
+
+    #[test]
+    fn losses_are_told_at_each_start_until_no_volume_misses_anything() {
+        let (health, trouble) = one(Facts { losses: true, ..Facts::default() });
+        assert_eq!((health.state.as_str(), trouble.what.as_str()), ("degraded", "log-losses"));
+        assert!(trouble.message.contains("`rekindle verify` names"), "{trouble:?}");
+        // The start that found the damage says so itself.
+        let damage = vec!["segment 7: a torn tail".into()];
+        let (_, trouble) = one(Facts { losses: true, damage, ..Facts::default() });
+        assert_eq!(trouble.what, "log-damage");
     }
 
     #[test]

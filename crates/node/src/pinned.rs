@@ -24,14 +24,21 @@ impl Pinned {
         self.0.lock().remove(&volume);
     }
 
-    /// Keeps those volumes that the log still has changes of.
-    pub(crate) fn keep(&self, is_in_log: impl Fn(VolumeId) -> bool) {
-        self.0.lock().retain(|volume, _| is_in_log(*volume));
+    /// Keeps the volumes for which `is_still` holds.
+    pub(crate) fn keep(&self, is_still: impl Fn(VolumeId) -> bool) {
+        self.0.lock().retain(|volume, _| is_still(*volume));
     }
 
-    /// The volumes, each with the reason.
-    pub(crate) fn now(&self) -> Vec<(String, String)> {
-        self.0.lock().values().cloned().collect()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// The volumes, each with the reason, but for those that serve again: a user may bring one into
+    /// service.
+    pub(crate) fn now(&self, serves: impl Fn(VolumeId) -> bool) -> Vec<(String, String)> {
+        let pinned = self.0.lock();
+        let left = pinned.iter().filter(|(volume, _)| !serves(**volume));
+        left.map(|(_, told)| told.clone()).collect()
     }
 }
 
@@ -72,8 +79,9 @@ mod tests {
         pinned.note(one, "a", "its machine is lost".to_owned());
         pinned.note(two, "b", "the same".to_owned());
         pinned.keep(|_| true);
-        assert_eq!(pinned.now().len(), 2);
+        assert_eq!(pinned.now(|_| false).len(), 2);
+        assert_eq!(pinned.now(|volume| volume == two).len(), 1, "it came into service");
         pinned.keep(|volume| volume == two);
-        assert_eq!(pinned.now(), [("b".to_owned(), "the same".to_owned())]);
+        assert_eq!(pinned.now(|_| false), [("b".to_owned(), "the same".to_owned())]);
     }
 }

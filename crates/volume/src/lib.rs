@@ -466,9 +466,10 @@ impl Volumes {
     }
 
     /// Notes what a check found of a volume: the reason in words, or that nothing is damaged.
-    /// Health tells the damage until a salvage or another check ends; nothing is repaired.
-    pub fn note_check(&self, name: &str, damage: Option<String>) {
-        salvage::note_check(&self.inner, name, damage);
+    /// Health tells the damage until a salvage or another check ends; nothing is repaired. Where a
+    /// fault waits and the check found nothing, a salvage looks whether the fault is over.
+    pub async fn note_check(&self, name: &str, damage: Option<String>) {
+        salvage::note_check(&self.inner, name, damage).await;
     }
 
     /// Cancels the salvage of a volume, or takes it out of the queue. Whether there was one.

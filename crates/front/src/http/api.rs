@@ -344,10 +344,11 @@ pub struct Health {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct Trouble {
-    /// `store-away`, `store-folder`, `log-failed`, `log-full`, `disk-full`, `clients-wait`,
-    /// `volume-unreadable`, `volume-lost-bytes`, `volume-stalled`, `volume-not-destaged`,
-    /// `volume-late`, `volume-stuck`, `volumes-failed`, `volumes-salvaging`, `sweep-failed`,
-    /// `log-damage`, `warm-damaged`, `starting`, `stopping`, `fenced`.
+    /// `store-away`, `store-folder`, `log-failed`, `log-full`, `disk-full`, `copy-missing`,
+    /// `copy-behind`, `clients-wait`, `volume-unreadable`, `volume-lost-bytes`, `volume-stalled`,
+    /// `volume-not-destaged`, `volume-late`, `volume-keeps-log`, `volume-stuck`,
+    /// `volumes-left-behind`, `volumes-failed`, `volumes-salvaging`, `sweep-failed`, `log-damage`,
+    /// `log-losses`, `warm-damaged`, `starting`, `stopping`, `fenced`.
     pub what: String,
     /// Whether clients wait because of it.
     pub clients_wait: bool,

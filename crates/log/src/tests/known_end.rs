@@ -181,7 +181,8 @@ fn a_record_for_which_there_was_no_room_comes_later() {
     });
 }
 
-/// A record that is damaged, of another node, or absent says nothing, and costs nothing.
+/// A record that is damaged, of another node, impossible, or absent says nothing, and costs
+/// nothing.
 #[test]
 fn without_its_record_a_log_is_what_it_was() {
     let six = || {
@@ -192,19 +193,37 @@ fn without_its_record_a_log_is_what_it_was() {
     };
     let file = six().peek(RECORD_FILE).unwrap();
     let (number, known) = crate::known_end::newest_of(&file).unwrap();
-    let foreign =
-        KnownEnd { node: NodeId([1; 16]), durable: known.durable + 512, changes: 7, ..known };
-    let mut of_another_node = foreign.encode(number).to_vec();
-    of_another_node.resize(file.len(), 0);
-    for bytes in [vec![], vec![0; file.len()], vec![255; file.len()], of_another_node] {
+    let forged = |number, known: KnownEnd| {
+        let mut bytes = known.encode(number).to_vec();
+        bytes.resize(file.len(), 0);
+        bytes
+    };
+    let longer = KnownEnd { durable: known.durable + 512, changes: 7, ..known };
+    let records = [
+        vec![],
+        vec![0; file.len()],
+        vec![255; file.len()],
+        forged(number, KnownEnd { node: NodeId([1; 16]), ..longer }),
+        forged(number, KnownEnd { durable: u32::MAX - 511, ..longer }),
+        forged(number, KnownEnd { changes: u32::MAX, ..longer }),
+        // No greater number can follow.
+        forged(u64::MAX, longer),
+    ];
+    for (at, bytes) in records.iter().enumerate() {
         let world = six();
-        world.plant(RECORD_FILE, &bytes).unwrap();
+        world.plant(RECORD_FILE, bytes).unwrap();
         let env = world.env();
         world.block_on(async {
             let (log, opened) = open(&env).await;
-            assert_eq!(opened.damage, Vec::<String>::new());
-            assert_eq!(recovered(&log, volume(1)).await, [1, 2, 3, 4, 5, 6]);
+            assert_eq!(opened.damage, Vec::<String>::new(), "{at}");
+            assert_eq!(recovered(&log, volume(1)).await, [1, 2, 3, 4, 5, 6], "{at}");
+            append(&log, volume(1), 7, 600).await.unwrap();
+            log.commit(Position(u64::MAX)).await.unwrap();
+            env.sleep(Duration::from_secs(4)).await;
         });
+        let record = world.peek(RECORD_FILE).unwrap();
+        let (_, now) = crate::known_end::newest_of(&record).unwrap();
+        assert!(now.node == known.node && now.segment > known.segment, "{at}: {now:?}");
     }
 }
 

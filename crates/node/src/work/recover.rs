@@ -40,7 +40,7 @@ pub async fn recover(node: Weak<Node>) {
     }
     let mut looks = 0_u32;
     loop {
-        let has_pinned = |node: Arc<Node>| !node.pinned.now().is_empty();
+        let has_pinned = |node: Arc<Node>| !node.pinned.is_empty();
         if node.upgrade().is_some_and(has_pinned) {
             if env.timeout(AGAIN, parking.notified()).await.is_err() {
                 let Some(node) = node.upgrade() else { return };
@@ -110,10 +110,14 @@ async fn let_go_of_returned(node: &Node) {
     }
 }
 
-/// Drops the pinned volumes of which the log needs nothing any more: a user has given them up, say.
+/// Drops the pinned volumes that a user has given up, or brought back into service: the log has
+/// nothing of them, or nothing that it keeps for long.
 async fn look_at_pinned(node: &Node) {
     match node.log.unfinished_volumes().await {
-        Ok(unfinished) => node.pinned.keep(|volume| unfinished.iter().any(|(id, _)| *id == volume)),
+        Ok(unfinished) => node.pinned.keep(|volume| {
+            let is_in_log = unfinished.iter().any(|(id, _)| *id == volume);
+            is_in_log && node.staging.find(volume).is_none()
+        }),
         Err(error) => tracing::warn!(%error, "it is not known which volumes keep room of the log"),
     }
 }

@@ -143,7 +143,7 @@ async fn check(
                 }
             }
         }
-        node.volumes.note_check(name, damage);
+        node.volumes.note_check(name, damage).await;
     }
     let verify::Progress { chunks, bytes, .. } = report.progress;
     Ok(Checked { volumes, chunks, bytes, unchecked_bytes, findings })

@@ -7,6 +7,7 @@
 
 use crate::manage::{create, rest};
 use crate::registry::Inner;
+use crate::repair::salvage;
 use crate::{Error, Info, attach, limits, records};
 use rekindle_base::{Generation, Serial, VolumeId};
 use rekindle_datastore::record::Held;
@@ -70,6 +71,8 @@ pub(crate) async fn remove(inner: &Arc<Inner>, name: &str, snapshot: &str) -> Re
     let handle = attach::attach(inner, name).await?;
     handle.staged().remove_snapshot(snapshot).await?;
     tracing::info!(volume = name, snapshot, "removed a snapshot");
+    // It may have been all that lacked something.
+    salvage::look_at_fault(inner, name).await;
     Ok(())
 }
 

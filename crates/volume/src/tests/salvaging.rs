@@ -149,13 +149,13 @@ fn what_a_check_found_is_told_until_a_salvage_or_another_check_ends_well() {
         let told = || bed.volumes.impaired().into_iter().find_map(|one| one.unreadable);
         let found = || bed.volumes.note_check("a", Some("a chunk is damaged".to_owned()));
         assert_eq!(told(), None);
-        found();
+        found().await;
         let since = bed.env.wall_clock().0;
         bed.env.sleep(SECOND).await;
         assert_eq!(told(), Some((since, "a chunk is damaged".to_owned())), "it is not attached");
-        bed.volumes.note_check("a", None);
+        bed.volumes.note_check("a", None).await;
         assert_eq!(told(), None, "another check has found nothing");
-        found();
+        found().await;
         drop(bed.volumes.attach("a").await.unwrap());
         bed.volumes.rename("a", "b").await.unwrap();
         assert!(told().is_some(), "neither an attach nor another name mends anything");
@@ -163,7 +163,7 @@ fn what_a_check_found_is_told_until_a_salvage_or_another_check_ends_well() {
         bed.volumes.salvage("a", false).await.unwrap();
         assert_eq!(told(), None, "all is sound");
         // A salvage that finds what it may not give up says it in its own words.
-        found();
+        found().await;
         damage(&bed, "a").await;
         assert!(bed.volumes.salvage("a", false).await.unwrap().is_left);
         assert!(told().is_some_and(|(_, told)| told.contains("would be lost")), "{:?}", told());
@@ -225,9 +225,21 @@ fn what_a_snapshot_lacks_is_told_until_it_is_back_or_given_up_and_is_never_inven
         bed.volumes.salvage("a", false).await.unwrap();
         assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Sound), "it is back");
         flip(&store, &chunk).await;
-        bed.volumes.remove_snapshot("a", "s").await.unwrap();
         bed.volumes.salvage("a", false).await.unwrap();
-        assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Sound), "it is given up");
+        let told = || bed.volumes.impaired().into_iter().find_map(|one| one.unreadable);
+        assert!(told().unwrap().1.contains("snapshot 's' lacks"), "{:?}", told());
+        // A check that finds nothing has the fault looked at before its time.
+        flip(&store, &chunk).await;
+        bed.volumes.note_check("a", None).await;
+        bed.env.sleep(SECOND).await;
+        assert_eq!(told(), None, "it is back");
+        flip(&store, &chunk).await;
+        bed.volumes.salvage("a", false).await.unwrap();
+        assert!(told().is_some());
+        bed.volumes.remove_snapshot("a", "s").await.unwrap();
+        bed.env.sleep(SECOND).await;
+        assert_eq!(told(), None, "it is given up");
+        assert_eq!(bed.outcome_of_last("a").await, Some(Outcome::Sound));
     });
 }
 

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use utoipa::ToSchema;
 
-pub(crate) use work::{forget, histories, history, note_check, resume};
+pub(crate) use work::{forget, histories, history, resume};
 
 /// The salvage server of a node.
 pub(crate) struct Salvager {
@@ -177,6 +177,26 @@ fn look_again(inner: &Arc<Inner>) {
         if let Some(waits) = due {
             drop(request(inner, &entry.name, &waits.reason, By::Itself, None));
         }
+    }
+}
+
+/// Notes what a check found of a volume: damage since now, or none any more.
+pub(crate) async fn note_check(inner: &Arc<Inner>, name: &str, damage: Option<String>) {
+    let is_well = damage.is_none();
+    work::note_found(inner, name, damage);
+    if is_well {
+        look_at_fault(inner, name).await;
+    }
+}
+
+/// Asks for a salvage of a volume whose fault waits, before its look is due: something has changed,
+/// and the fault may be over.
+pub(crate) async fn look_at_fault(inner: &Arc<Inner>, name: &str) {
+    let waits = inner.find(name).and_then(|entry| entry.inside.lock().waits.clone());
+    let Some(waits) = waits else { return };
+    // In the name of the user who has changed something: another look of the salvager is not due.
+    if let Err(error) = ask(inner, name, &waits.reason, By::Operator).await {
+        tracing::debug!(volume = name, %error, "its fault is looked at when that is due");
     }
 }
 

@@ -195,7 +195,7 @@ pub(super) fn note(inner: &Inner, name: &str, memory: &Memory) {
 
 /// Notes what a check found of a volume, out of service or in it: damage since now, or none any
 /// more. A salvage that ends knows better.
-pub(crate) fn note_check(inner: &Inner, name: &str, damage: Option<String>) {
+pub(super) fn note_found(inner: &Inner, name: &str, damage: Option<String>) {
     let entry = match damage {
         Some(_) => Some(inner.entry(name)),
         None => inner.find(name),
