@@ -6,7 +6,7 @@ use e2e::daemon::objects;
 use e2e::power::PowerLab;
 use e2e::promises::Promises;
 use e2e::random::for_story;
-use e2e::shell::skip_without;
+use e2e::shell::{skip_without, wait_until};
 use e2e::{Daemon, Options};
 use rekindle_nbd_client::NbdClient;
 use std::path::PathBuf;
@@ -102,9 +102,10 @@ fn an_end_of_the_log_that_the_disk_forgot_is_told_and_given_up_by_a_person_only(
         daemon.store_comes_back()?;
         for restart in [false, true] {
             daemon.up()?;
-            // Also before a client or the daemon itself asks for the disk.
-            let health = daemon.cli(&["status"])?["health"].clone();
-            ensure!(health["state"] != "well", "{how}, again {restart}: {health}");
+            // Without a client, as soon as the node has looked through its log.
+            wait_until("the loss is told", || {
+                daemon.cli(&["status"]).is_ok_and(|status| status["health"]["state"] != "well")
+            })?;
             let refused = NbdClient::connect(&daemon.socket(), "disk").is_err();
             ensure!(refused, "{how}: the disk is served without what it had acknowledged");
             let reason = daemon.cli(&["volume", "show", "disk"])?["reason"].to_string();
