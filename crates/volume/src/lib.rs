@@ -469,7 +469,9 @@ impl Volumes {
     /// Health tells the damage until a salvage or another check ends; nothing is repaired. Where a
     /// fault waits and the check found nothing, a salvage looks whether the fault is over.
     pub async fn note_check(&self, name: &str, damage: Option<String>) {
-        salvage::note_check(&self.inner, name, damage).await;
+        let name = name.to_owned();
+        let work = |inner| async move { salvage::note_check(&inner, &name, damage).await };
+        self.run("volume-check", work).await;
     }
 
     /// Cancels the salvage of a volume, or takes it out of the queue. Whether there was one.
