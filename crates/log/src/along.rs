@@ -211,16 +211,31 @@ impl Runs {
 }
 
 impl Along {
+    /// Copies payload bytes from `start` if they are in memory, as [`Place::read_now`] does.
+    pub fn read_now(&self, start: u32, out: &mut [u8]) -> Result<bool, Error> {
+        let is_read = self.place.read_now(start, out)?;
+        if is_read {
+            self.note(out);
+        }
+        Ok(is_read)
+    }
+
     /// Copies payload bytes from `start`, as [`Place::read`] does.
     pub async fn read(&self, start: u32, out: &mut [u8]) -> Result<(), Error> {
-        if self.place.read_now(start, out)?
-            || self.runs.copy(self.run, &self.place, start, out).await
-        {
-            self.runs.used(self.run, out.len());
+        if self.read_now(start, out)? {
             return Ok(());
         }
-        // The device may give the entry rightly, or refuse it as it is.
-        self.place.read(start, out).await
+        if !self.runs.copy(self.run, &self.place, start, out).await {
+            // The device may give the entry rightly, or refuse it as it is.
+            return self.place.read(start, out).await;
+        }
+        self.note(out);
+        Ok(())
+    }
+
+    fn note(&self, out: &[u8]) {
+        self.place.segment.note_read_back(u32::try_from(out.len()).expect("inside a payload"));
+        self.runs.used(self.run, out.len());
     }
 
     /// The place itself.

@@ -15,7 +15,7 @@ use rekindle_base::checksum::crc32c;
 use rekindle_env::{File, Open};
 use rekindle_warm::{Memory, Slot};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The place of a change's payload. While it is held, the segment's bytes are not reused.
@@ -38,6 +38,8 @@ pub(crate) struct Segment {
     on_flash: AtomicBool,
     /// The device has refused to give parts of the segment's file: the file is not used again.
     spoilt: AtomicBool,
+    /// Payload bytes that were read along with others, which the destager does once.
+    read_back: AtomicU32,
     /// This process made the segment: its memory needs no check.
     ours: bool,
     verified_memory: Bits,
@@ -81,6 +83,7 @@ impl Segment {
             memory: RwLock::new(memory),
             on_flash: AtomicBool::new(false),
             spoilt: AtomicBool::new(false),
+            read_back: AtomicU32::new(0),
             ours,
             verified_memory: Bits::default(),
         }
@@ -136,6 +139,16 @@ impl Segment {
 
     pub(crate) fn is_on_flash(&self) -> bool {
         self.on_flash.load(Ordering::Acquire)
+    }
+
+    /// Notes payload bytes that the destager has read.
+    pub(crate) fn note_read_back(&self, bytes: u32) {
+        self.read_back.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether the destager has read most of the segment.
+    fn was_read_back(&self) -> bool {
+        self.read_back.load(Ordering::Relaxed) >= self.header.capacity / 4 * 3
     }
 
     /// Takes the slot, unless a reader holds its bytes for a moment. From here on the segment is
@@ -211,14 +224,21 @@ pub async fn read_ahead(places: impl Iterator<Item = &Place>) {
     }
 }
 
-/// The slot of the oldest segment that does not need it: one that is on flash, else one that is
-/// dead. A segment whose file is gone keeps its slot for as long as it is needed.
+/// The slot of a segment that does not need it: of one that is dead, or was read back already, else
+/// of one that is on flash. Of these the destager will read the oldest ones next, and clients what
+/// they wrote last: one in between goes. A segment whose file is gone keeps its slot for as long as
+/// it is needed.
 pub(crate) fn spare_slot(table: &Table<Option<Arc<Segment>>>) -> Option<Slot> {
     let rows = || table.rows().filter_map(|(.., needed, _, held)| Some((needed, held.as_ref()?)));
-    let mut on_flash = rows().filter(|(_, segment)| segment.is_on_flash());
-    let mut dead = rows().filter(|(needed, _)| *needed == Needed::By(0));
-    let slot = on_flash.find_map(|(_, segment)| segment.give_up_memory());
-    slot.or_else(|| dead.find_map(|(_, segment)| segment.give_up_memory()))
+    let is_dead = |needed: Needed| needed == Needed::By(0);
+    let on_flash = rows().filter(|(_, segment)| segment.is_on_flash());
+    let in_memory = on_flash.filter(|(_, segment)| segment.with_memory(|_| ()).is_some());
+    let (done, live): (Vec<_>, Vec<_>) =
+        in_memory.partition(|(needed, segment)| is_dead(*needed) || segment.was_read_back());
+    let (older, newer) = live.split_at(live.len() / 4 * 3);
+    let on_flash = done.iter().chain(newer).chain(older.iter().rev()).copied();
+    let mut spare = on_flash.chain(rows().filter(|(needed, _)| is_dead(*needed)));
+    spare.find_map(|(_, segment)| segment.give_up_memory())
 }
 
 impl Drop for Segment {

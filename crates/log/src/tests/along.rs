@@ -99,3 +99,36 @@ fn a_run_that_is_misread_or_refused_is_read_by_entries() {
         });
     }
 }
+
+/// Whether each segment is in memory, in their order.
+fn in_memory(log: &Log) -> Vec<bool> {
+    log.view().segments.iter().map(|segment| segment.slot.is_some()).collect()
+}
+
+#[test]
+fn what_the_destager_reads_next_stays_in_memory_and_what_it_has_read_goes() {
+    let world = world(1);
+    let env = world.env();
+    world.block_on(async {
+        let (log, _) = open_with(&env, 8, 60).await.unwrap();
+        let mut places = Vec::new();
+        for serial in 1..=250 {
+            places.push((serial, append(&log, volume(1), serial, LENGTH).await.unwrap().1));
+        }
+        let before = in_memory(&log);
+        assert!(before.len() > 16 && before.iter().filter(|is| **is).count() <= 8, "{before:?}");
+        assert!(before[..3].iter().all(|is| *is), "the oldest are read next: {before:?}");
+        let ends = before[before.len() - 2..].iter().all(|is| *is);
+        assert!(ends, "clients read what they wrote last: {before:?}");
+        let first = places[0].1.segment_id();
+        let oldest: Vec<_> =
+            places.iter().filter(|(_, place)| place.segment_id() == first).cloned().collect();
+        read(&oldest, &join(&oldest)).await;
+        for serial in 251..=270 {
+            places.push((serial, append(&log, volume(1), serial, LENGTH).await.unwrap().1));
+        }
+        let after = in_memory(&log);
+        assert!(!after[0] && after[1..3].iter().all(|is| *is), "it was read: {after:?}");
+        read(&places, &join(&places)).await;
+    });
+}

@@ -63,7 +63,7 @@ impl Source {
                 return Ok(place.read_now(payload_offset(*first, start)?, out)?);
             }
             Source::Along(along, first) => {
-                return Ok(along.place().read_now(payload_offset(*first, start)?, out)?);
+                return Ok(along.read_now(payload_offset(*first, start)?, out)?);
             }
             Source::Memory(bytes) => {
                 let piece = usize::try_from(start)
