@@ -37,6 +37,8 @@ fn a_snapshot_of_files_is_seen_in_its_folder_and_a_clone_goes_its_own_way() -> R
     assert_eq!(names.trim(), "tree", "what is in the past is found, and not listed");
     let told = std::fs::write(past.join("new"), b"x").unwrap_err();
     assert_eq!(told.raw_os_error(), Some(30), "EROFS: {told}");
+    let told = std::fs::File::options().append(true).open(past.join("Cargo.toml")).unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(30), "EROFS: {told}");
     // Over a kill the snapshot is as it was, and a clone has it, too.
     let worker = daemon.worker()?;
     daemon.kill_worker()?;

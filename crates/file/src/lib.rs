@@ -39,7 +39,7 @@ pub const FORMATS: [(&str, u32); 2] =
 
 pub use acl::{ACL_ENTRIES_MAX, Acl, AclEntry, AclOf, Rights, tag};
 pub use caller::{Caller, Halt, Keeper, Sight, Witness};
-pub use files::{Files, joined};
+pub use files::{Files, is_frozen, joined};
 pub use home::{Home, KeptLately};
 pub use kind::{File, KIND};
 pub use names::Seal;

@@ -56,6 +56,12 @@ fn outer(whence: Whence, ino: Ino) -> Ino {
     }
 }
 
+/// Whether an inode is of a snapshot, or holds them: nothing changes it, and nothing is kept of it.
+#[must_use]
+pub fn is_frozen(ino: Ino) -> bool {
+    is_present(ino).is_err()
+}
+
 /// Refuses to change what is in a snapshot.
 pub(super) fn is_present(ino: Ino) -> Result<(), Errno> {
     match whence(ino).0 {

@@ -29,6 +29,7 @@ use crate::table;
 use crate::types::{Call, Errno, Error, Origin, Space, Time};
 pub use bytes::joined;
 use draft::Draft;
+pub use frozen::is_frozen;
 use futures_util::future::{Either, select};
 use rekindle_env::{BoxFuture, Env, Moment};
 use rekindle_staging::{NewRecord, Staged, Written};

@@ -6,7 +6,7 @@ use super::clients::{Enrolled, HasGone};
 use super::limits;
 use super::locking::{Cancel, Turn};
 use super::replies::{self, Body, Listing};
-use super::wire::{InHeader, O_EXCL, Op, SetAttrIn, SizeOut, valid};
+use super::wire::{InHeader, O_ACCMODE, O_EXCL, Op, SetAttrIn, SizeOut, valid};
 use crate::target::{Failed, Target};
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -110,7 +110,10 @@ impl<T: Target> Question<'_, T> {
             Op::Link { ino: linked, name } => {
                 Body::entry(&target.link(caller, linked, ino, name).await?)
             }
-            Op::Open | Op::OpenDir => {
+            Op::Open { flags } if flags & O_ACCMODE != 0 && rekindle_file::is_frozen(ino) => {
+                return Err(Errno::ROFS.into());
+            }
+            Op::Open { .. } | Op::OpenDir => {
                 self.open(ino).await?;
                 Body::opened()
             }

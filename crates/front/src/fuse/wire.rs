@@ -135,6 +135,8 @@ const WRITE_CACHE: u32 = 1 << 0;
 /// Flag of a WRITE by a caller that must not keep set-id bits.
 const WRITE_KILL_SET_ID: u32 = 1 << 2;
 
+/// Bits of the flags of open(2) that say whether bytes are read or written; 0: they are read only.
+pub const O_ACCMODE: u32 = 0o3;
 /// Flags of open(2) that CREATE looks at, and, the last one, WRITE.
 pub const O_EXCL: u32 = 0o200;
 pub const O_APPEND: u32 = 0o2000;
@@ -441,7 +443,9 @@ pub enum Op<'a> {
         ino: Ino,
         name: &'a [u8],
     },
-    Open,
+    Open {
+        flags: u32,
+    },
     OpenDir,
     Create {
         name: &'a [u8],
@@ -546,7 +550,7 @@ pub fn op(opcode: u32, body: &[u8]) -> Result<Op<'_>, Errno> {
         opcode::GETATTR => Op::GetAttr,
         opcode::SETATTR => Op::SetAttr(body.take()?),
         opcode::READLINK => Op::ReadLink,
-        opcode::OPEN => Op::Open,
+        opcode::OPEN => Op::Open { flags: body.take::<[u32; 2]>()?[0] },
         opcode::OPENDIR => Op::OpenDir,
         opcode::RELEASE | opcode::RELEASEDIR => body.release()?,
         opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => Op::Sync,

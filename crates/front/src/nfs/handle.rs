@@ -11,6 +11,8 @@ use rekindle_file::{Ino, Seal};
 
 /// Bytes of a handle.
 pub const HANDLE_BYTES: usize = 36;
+/// Longest handle that is read: that of version 4.
+const READ_BYTES_MAX: u32 = 128;
 /// Version of the layout.
 const VERSION: u32 = 1;
 
@@ -59,7 +61,7 @@ impl Handle {
 
 /// Reads the handle of a call; one of a wrong length is no handle of ours, and no garbage.
 pub fn read<'a>(args: &mut Args<'a>) -> Result<&'a [u8], Garbage> {
-    args.opaque(nfs3_types::nfs3::NFS3_FHSIZE as u32)
+    args.opaque(READ_BYTES_MAX)
 }
 
 const _: () = assert!(HANDLE_BYTES <= nfs3_types::nfs3::NFS3_FHSIZE);

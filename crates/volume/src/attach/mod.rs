@@ -120,7 +120,7 @@ fn look(inner: &Arc<Inner>, entry: &Arc<Entry>) -> Result<Option<Entrance>, Erro
             Entrance::Wait(entry.subscribe(), None)
         }
         State::Unattached | State::Preattached | State::Error => {
-            let attaching = Claim::enter(inner, entry, &mut inside, Event::Attach, "first client")?;
+            let attaching = Claim::enter(inner, entry, &mut inside, Event::Attach, "first use")?;
             inside.attempts += 1;
             Entrance::Attach(attaching, entry.subscribe(), inside.attempts)
         }

@@ -166,7 +166,7 @@ mod tests {
             volume: volume.to_owned(),
             state: State::Attaching,
             age_ms: 11_000,
-            cause: "first client".to_owned(),
+            cause: "first use".to_owned(),
             waits_for: "the store".to_owned(),
             step_ms: 10_000,
             waiting: 1,

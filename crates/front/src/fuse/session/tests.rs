@@ -455,6 +455,24 @@ fn a_file_that_another_mount_has_made_is_looked_up_before_it_is_opened() {
 }
 
 #[test]
+fn a_file_of_a_snapshot_is_not_opened_to_write() {
+    with_site(async |site| {
+        let mut line = site.connect(CLIENT, &[]).await;
+        let ino = line.create("a").await;
+        let past = 1 << 42 | ino;
+        assert!(rekindle_file::is_frozen(past) && !rekindle_file::is_frozen(ino));
+        for flags in [0o1, 0o2, 0o2002] {
+            let told = line.ask(opcode::OPEN, past, &words(&[flags, 0], &[])).await;
+            assert_eq!(told, Err(Errno::ROFS), "{flags:o}");
+            line.ask(opcode::OPEN, ino, &words(&[flags, 0], &[])).await.unwrap();
+        }
+        // To read: this file system has no snapshots.
+        let told = line.ask(opcode::OPEN, past, &words(&[0, 0], &[])).await;
+        assert!(told.is_err_and(|errno| errno != Errno::ROFS));
+    });
+}
+
+#[test]
 fn a_mount_that_comes_back_keeps_its_files() {
     with_site(async |site| {
         let mut line = site.connect(CLIENT, &[]).await;

@@ -53,6 +53,7 @@ fn requests_say_what_they_ask_for() {
             words(&[0o10644, 5, 0, 0], b"p\0"),
             Op::MakeNode { name: b"p", mode: 0o10644, umask: 0, device: 5 },
         ),
+        (opcode::OPEN, words(&[0o2001, 0], b""), Op::Open { flags: 0o2001 }),
         (
             opcode::CREATE,
             words(&[2, 0o644, 0, 0], b"f\0"),

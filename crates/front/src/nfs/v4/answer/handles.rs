@@ -110,8 +110,11 @@ impl<E: Exports> Work<'_, E> {
     /// Brings an export into service.
     async fn export(&self, name: &[u8]) -> Result<Place<E::Files>, Fault> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NOENT)?;
-        if self.visited.is_some() {
-            return Err(Status::XDEV.into());
+        if let Some(visited) = self.visited {
+            let root = Handle { volume: visited.volume, ino: ROOT }.encode(&self.seal);
+            let place = self.server.place(&root.data).await?;
+            // Each volume has a line of its own.
+            return if *place.export.name == *name { Ok(place) } else { Err(Status::XDEV.into()) };
         }
         let attached = self.server.exports.attach(name).await.map_err(|error| {
             if let Error::Elsewhere(name, _) = error {

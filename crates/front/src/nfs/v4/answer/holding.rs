@@ -12,10 +12,8 @@ use crate::nfs::witness::as_asked;
 use crate::target::Target;
 use parking_lot::Mutex;
 use rekindle_base::VolumeId;
-use rekindle_file::{Caller, Errno, Halt, Ino, Sight};
+use rekindle_file::{Caller, Errno, Halt, Ino, Sight, is_frozen};
 
-/// Inodes beyond are of snapshots, which never change: nothing is kept of them.
-const PRESENT_BITS: u32 = 42;
 /// Bits of a stateid's parts.
 const PART: u64 = (1 << 48) - 1;
 
@@ -85,11 +83,6 @@ impl Refusal {
             (_, done) => done,
         }
     }
-}
-
-/// Whether an inode is of a snapshot.
-pub fn is_frozen(ino: Ino) -> bool {
-    ino >> PRESENT_BITS != 0
 }
 
 impl<E: Exports> Work<'_, E> {

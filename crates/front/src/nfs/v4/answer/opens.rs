@@ -2,7 +2,7 @@
 
 use super::acls::{self, Of};
 use super::handles::{check_name, name};
-use super::holding::{Keeping, Left, is_frozen, outcome};
+use super::holding::{Keeping, Left, outcome};
 use super::{Done, Work, regular};
 use crate::held::{BOTH, Held, Party, READ, WRITE};
 use crate::nfs::answer::making::stamps;
@@ -17,7 +17,7 @@ use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::witness::{Judge, Mode, as_asked};
 use crate::nfs::xdr::Args;
 use crate::target::Target;
-use rekindle_file::{Caller, Errno, FileType, Ino, NewNode, Rights, SetAttr, Sight};
+use rekindle_file::{Caller, Errno, FileType, Ino, NewNode, Rights, SetAttr, Sight, is_frozen};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bits of an open's access that say what is shared; the others are wishes for a delegation.

@@ -2,7 +2,6 @@
 //! the volumes that its client is known to be in are asked, one after the other, here and at the
 //! hosts of their owners.
 
-use super::holding::is_frozen;
 use super::{Done, Work};
 use crate::held::Held;
 use crate::nfs::forward::Told;
@@ -14,7 +13,7 @@ use crate::nfs::v4::limits;
 use crate::nfs::v4::ops::Op;
 use crate::nfs::v4::status::{Fault, Status};
 use crate::nfs::xdr::Args;
-use rekindle_file::ROOT;
+use rekindle_file::{ROOT, is_frozen};
 
 /// Where the files of a client are.
 struct Haunted<T> {

@@ -109,6 +109,25 @@ fn a_server_without_listeners_is_tended_from_its_first_line_on() {
 }
 
 #[test]
+fn a_path_from_the_root_leads_to_the_same_volume_at_another_host() {
+    served(async |site| {
+        let mut caller = Caller::new(site, "host").await;
+        let (file, _) = made(&mut caller).await;
+        site.move_away(Settings::default());
+        site.server.forget(&file);
+        let link = |to: &str| {
+            let saved = ops().at(&file).plain(Op::SAVEFH).root(to);
+            saved.op(Op::LINK, |out| out.put_opaque(b"second"))
+        };
+        // The whole COMPOUND goes to the host of its first handle.
+        caller.done(link("one")).await;
+        assert_eq!(caller.status(link("two")).await.0, 18, "XDEV");
+        let told = caller.done(ops().root("one").look_up("second").handle()).await;
+        assert_eq!(told.handle(), file);
+    });
+}
+
+#[test]
 fn a_change_whose_reply_is_lost_is_never_told_to_come_later() {
     served(async |site| {
         let mut caller = Caller::new(site, "host").await;
