@@ -181,7 +181,7 @@ fn changes_of_state_are_counted_told_and_timed() {
         let first = told.recv().await.unwrap();
         assert_eq!(
             (first.from, first.to, first.cause.as_str()),
-            (State::Unattached, State::Attaching, "first client")
+            (State::Unattached, State::Attaching, "first use")
         );
         bed.env.sleep(std::time::Duration::from_secs(3)).await;
         drop(handle);

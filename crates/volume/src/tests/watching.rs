@@ -31,7 +31,7 @@ fn the_watchdog_names_a_stuck_volume_and_what_it_waits_for() {
         let found = &stuck.volumes[0];
         assert_eq!((found.volume.as_str(), found.state), ("vm1", State::Attaching));
         assert_eq!(found.waits_for, "the store: reading the name and the vault");
-        assert_eq!((found.cause.as_str(), found.waiting), ("first client", 1));
+        assert_eq!((found.cause.as_str(), found.waiting), ("first use", 1));
         assert!(found.age_ms >= 10_000 && found.step_ms >= 10_000, "{found:?}");
         bed.faults.set(Plan::default());
         bed.env.sleep(Duration::from_secs(60)).await;
