@@ -79,7 +79,7 @@ const MINUTES_MAX: u64 = 80;
 
 /// Seeds of the simulation in a run of everything. `cargo x sim` takes more, for a change of what
 /// it is about.
-const SEEDS: &str = "5000";
+const SEEDS: &str = "4000";
 
 /// Stories mostly wait for clocks, disks and processes.
 const STORIES_TOGETHER: &str = "--test-threads=2";
