@@ -89,6 +89,14 @@ mod tests {
     }
 
     #[test]
+    fn one_of_any_length_that_version_4_allows_is_read() {
+        for (length, is_read) in [(0, true), (64, true), (128, true), (132, false)] {
+            let bytes = [&u32::to_be_bytes(length)[..], &vec![7; length as usize]].concat();
+            assert_eq!(read(&mut Args(&bytes)).is_ok(), is_read, "{length}");
+        }
+    }
+
+    #[test]
     fn the_layout_is_that_of_the_manual() {
         let handle = Handle { volume: VolumeId([9; 16]), ino: 0x0102 };
         let bytes = handle.encode(&Seal::with_secret(5)).data.to_vec();

@@ -12,7 +12,7 @@
 //! are told that a program may map such a file, as any that it reads.
 
 use rekindle_front::fuse::wire::{
-    IN_HEADER_BYTES, InitOut, O_APPEND, OUT_HEADER_BYTES, OpenOut, opcode, open,
+    IN_HEADER_BYTES, InitOut, O_ACCMODE, O_APPEND, OUT_HEADER_BYTES, OpenOut, opcode, open,
 };
 use std::mem::offset_of;
 use zerocopy::{FromBytes, IntoBytes};
@@ -26,8 +26,7 @@ const FLAGS: [usize; 2] = [IN_HEADER_BYTES + 12, IN_HEADER_BYTES + 16];
 /// Where the reply to an INIT has them.
 const REPLY_FLAGS: [usize; 2] =
     [OUT_HEADER_BYTES + offset_of!(InitOut, flags), OUT_HEADER_BYTES + offset_of!(InitOut, unused)];
-/// The bits of an open's flags that say whether it reads or writes.
-const ACCESS: u32 = 0o3;
+/// Values of the bits [`O_ACCMODE`] of an open's flags.
 const WRITE_ONLY: u32 = 0o1;
 const READ_WRITE: u32 = 0o2;
 
@@ -55,7 +54,7 @@ pub fn is_for(opcode: u32, request: &[u8]) -> bool {
         return false;
     }
     let flags = word(request, IN_HEADER_BYTES);
-    flags & ACCESS == WRITE_ONLY || (flags & ACCESS == READ_WRITE && flags & O_APPEND != 0)
+    flags & O_ACCMODE == WRITE_ONLY || (flags & O_ACCMODE == READ_WRITE && flags & O_APPEND != 0)
 }
 
 /// Has the kernel pass the bytes of a file on as they are. `reply`: to an OPEN or CREATE.

@@ -111,8 +111,7 @@ impl<E: Exports> Work<'_, E> {
     async fn export(&self, name: &[u8]) -> Result<Place<E::Files>, Fault> {
         let name = std::str::from_utf8(name).map_err(|_| Status::NOENT)?;
         if let Some(visited) = self.visited {
-            let root = Handle { volume: visited.volume, ino: ROOT }.encode(&self.seal);
-            let place = self.server.place(&root.data).await?;
+            let place = self.server.place(&self.root_of(visited)).await?;
             // Each volume has a line of its own.
             return if *place.export.name == *name { Ok(place) } else { Err(Status::XDEV.into()) };
         }

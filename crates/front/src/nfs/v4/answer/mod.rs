@@ -216,12 +216,17 @@ impl<'a, E: Exports> Work<'a, E> {
         Some(Part { session, client, machine, slot, sequence, at, count, room, standing, ops })
     }
 
+    /// Returns the handle of the root of the volume that a client of another host asks for.
+    fn root_of(&self, visited: Visited) -> Vec<u8> {
+        Handle { volume: visited.volume, ino: ROOT }.encode(&self.seal).data.to_vec()
+    }
+
     /// Goes on with a part of a COMPOUND that another host has begun.
     pub async fn go_on_for(&mut self, part: &Part<'_>, visited: Visited) -> Done {
         let (ids, now) = ((part.session, part.client, part.machine), self.server.env.now());
         let session = self.server.clients.lock().visit(ids, now)?;
         self.turn = Some(Turn::of_visitor(session, part.slot, part.sequence));
-        let root = Handle { volume: visited.volume, ino: ROOT }.encode(&self.seal).data.to_vec();
+        let root = self.root_of(visited);
         for (handle, is_saved) in [(&part.standing.saved, true), (&part.standing.spot, false)] {
             let Some(handle) = handle else { continue };
             let handle = if handle.is_empty() { &root } else { handle };
