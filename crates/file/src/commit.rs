@@ -73,7 +73,7 @@ impl Home {
         totals.has_bytes_in_rows = has_bytes_in_rows;
         rows.insert(ORPHANS, Some(own.row(&totals)));
         let root = table::update(&self.content, batch, root, rows).await?;
-        *self.counted.lock() = Some(Counted { root, totals, files });
+        self.counted.lock().note(Counted { root, totals, files });
         Ok(root)
     }
 

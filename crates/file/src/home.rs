@@ -19,7 +19,7 @@ use rekindle_content::tree::Root;
 use rekindle_content::{Batch, Content};
 use rekindle_env::{BoxFuture, Moment};
 use rekindle_staging::{Error as StagingError, Record, RecordHome, RecordRepair, Vault};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{oneshot, watch};
@@ -54,7 +54,8 @@ pub struct Home {
     pub(crate) frozen: Mutex<HashMap<u32, Arc<State>>>,
     /// Files of which a repair has given up what they take, and that are to be counted again.
     pub(crate) torn: Mutex<BTreeSet<Ino>>,
-    pub(crate) counted: Mutex<Option<Counted>>,
+    /// What was counted for the last roots.
+    pub(crate) counted: Mutex<CountedRoots>,
     /// Writes the extents of all files.
     pub(crate) extents: Extents,
 }
@@ -92,6 +93,26 @@ pub(crate) struct Counted {
     pub(crate) totals: Totals,
     /// The bytes that files take.
     pub(crate) files: Vec<(Ino, u64)>,
+}
+
+/// What was counted for the last roots, in the order of their making.
+#[derive(Default)]
+pub(crate) struct CountedRoots(VecDeque<Counted>);
+
+impl CountedRoots {
+    /// Keeps what was counted for a root until its commit.
+    pub(crate) fn note(&mut self, counted: Counted) {
+        self.0.push_back(counted);
+        if self.0.len() > limits::COUNTED_MAX {
+            self.0.pop_front();
+        }
+    }
+
+    /// Takes what was counted for a root. Earlier ones are committed, or never will be.
+    fn take(&mut self, root: &Root) -> Option<Counted> {
+        let at = self.0.iter().position(|counted| counted.root == *root)?;
+        self.0.drain(..=at).next_back()
+    }
 }
 
 impl Home {
@@ -199,7 +220,7 @@ impl RecordHome for Home {
         let mut state = self.state.lock();
         state.root = *root;
         state.overlay.finish(checkpoint);
-        let counted = self.counted.lock().take().filter(|counted| counted.root == *root);
+        let counted = self.counted.lock().take(root);
         let Some(Counted { mut totals, files, .. }) = counted else { return };
         for (ino, allocated) in files {
             if let Some(dirty) = state.overlay.inodes.get_mut(&ino) {
@@ -260,6 +281,34 @@ pub(crate) fn into_staging(error: Error) -> StagingError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rekindle_base::PackId;
+    use rekindle_content::{Part, Pointer};
+
+    #[test]
+    fn what_was_counted_is_kept_for_each_root_that_is_on_its_way() {
+        let root = |number: u8| {
+            let (pack, part) = (PackId([0; 16]), Part::WHOLE);
+            Some(Pointer { name: [number; 32], pack, offset: 0, stored: 0, length: 0, part })
+        };
+        let mut roots = CountedRoots::default();
+        let note = |roots: &mut CountedRoots, number: u8| {
+            let (totals, _) = decode_own(None).unwrap();
+            let totals = Totals { bytes: number.into(), ..totals };
+            roots.note(Counted { root: root(number), totals, files: Vec::new() });
+        };
+        let take = |roots: &mut CountedRoots, number| {
+            roots.take(&root(number)).map(|counted| counted.totals.bytes)
+        };
+        // One root is committed while the next one is counted already.
+        (1..=2).for_each(|number| note(&mut roots, number));
+        let taken = [1, 1, 2].map(|number| take(&mut roots, number));
+        assert_eq!(taken, [Some(1), None, Some(2)]);
+        // The first of two comes to nothing.
+        (3..=4).for_each(|number| note(&mut roots, number));
+        assert_eq!([4, 3].map(|number| take(&mut roots, number)), [Some(4), None]);
+        (5..20).for_each(|number| note(&mut roots, number));
+        assert_eq!(roots.0.len(), limits::COUNTED_MAX);
+    }
 
     #[test]
     fn kept_lately_knows_the_last_change_of_others() {

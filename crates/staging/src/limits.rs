@@ -11,9 +11,16 @@ pub(crate) const ENTRY_BYTES: u64 = 64;
 pub(crate) const BATCH_CHANGES_MAX: usize = 128 * 1024;
 /// Mean length of changes from which they are a stream, bytes.
 pub(crate) const STREAM_CHANGE_BYTES: u64 = 64 << 10;
-/// Unfinished bytes of a stream that are destaged at once. A stream hardly writes over itself, so a
-/// larger batch spares nothing; and so few bytes are still in warm memory when they are folded.
-pub(crate) const STREAM_BYTES: u64 = 128 << 20;
+/// Unfinished bytes of a stream from which it is destaged: the store is not idle for long.
+pub(crate) const STREAM_DUE_BYTES: u64 = 32 << 20;
+/// Most bytes of a stream in one batch. A stream hardly writes over itself, so a larger batch
+/// spares nothing but requests; and so few bytes are still in warm memory when they are folded.
+pub(crate) const STREAM_BATCH_BYTES: u64 = 64 << 20;
+/// Batches that are folded and wait for those before them: the commit of one waits behind packs of
+/// the next ones where the line to the store is narrow.
+pub(crate) const ROW_BATCHES_READY: usize = 1;
+/// Most batches that one volume destages in a row: then others have their turn.
+pub(crate) const ROW_BATCHES_MAX: usize = 16;
 /// Least number of batches that make up a volume's share: a commit then frees small portions, and
 /// flow control can follow.
 pub(crate) const BATCHES_IN_SHARE_MIN: u64 = 8;

@@ -175,29 +175,29 @@ impl Shown {
 }
 
 /// The changes of a batch, as their home folds them.
-pub(crate) enum Portion<'a> {
+pub(crate) enum Folds<'a> {
     Range(&'a dyn RangeHome, Vec<Fold>),
     Record(&'a dyn RecordHome, Vec<Record>),
 }
 
-impl<'a> Portion<'a> {
+impl<'a> Folds<'a> {
     /// Prepares changes of which the first has the serial `first`.
     pub(crate) async fn of(
         home: &'a Home,
         first: Serial,
         changes: &[Change],
-    ) -> Result<Portion<'a>, Error> {
+    ) -> Result<Folds<'a>, Error> {
         match home {
             Home::Range(home) => {
                 let mut folds = coalesce(changes);
                 // The fold reads by position in the volume, which is any order in the log.
                 let sources = folds.iter_mut().map(|fold| (&mut fold.source, fold.span));
                 home::read_ahead(sources.collect()).await;
-                Ok(Portion::Range(&**home, folds))
+                Ok(Folds::Range(&**home, folds))
             }
             Home::Record(home) => {
                 let records = record::read(&**home, first, changes).await?;
-                Ok(Portion::Record(&**home, records))
+                Ok(Folds::Record(&**home, records))
             }
         }
     }
@@ -205,17 +205,17 @@ impl<'a> Portion<'a> {
     /// Writes the changes into `batch` and returns the root with them.
     pub(crate) async fn fold(&self, batch: &mut Batch, root: &Root) -> Result<Root, Error> {
         match self {
-            Portion::Range(home, folds) => home.fold(batch, root, folds).await,
-            Portion::Record(home, records) => home.fold(batch, root, records).await,
+            Folds::Range(home, folds) => home.fold(batch, root, folds).await,
+            Folds::Record(home, records) => home.fold(batch, root, records).await,
         }
     }
 
     /// Estimates the bytes with content in `root` that the changes write over.
     pub(crate) async fn written_over(&self, root: &Root) -> u64 {
         match self {
-            Portion::Range(home, folds) => counting::written_over(*home, root, folds).await,
+            Folds::Range(home, folds) => counting::written_over(*home, root, folds).await,
             // A record replaces no more than what an earlier record brought.
-            Portion::Record(_, records) => {
+            Folds::Record(_, records) => {
                 records.iter().map(|record| record.bytes.len() as u64).sum()
             }
         }
@@ -224,8 +224,8 @@ impl<'a> Portion<'a> {
     /// The rest of `lost` without what the changes write over.
     pub(crate) fn healed(&self, lost: &[Lost]) -> Vec<Lost> {
         match self {
-            Portion::Range(_, folds) => quarantine::healed(lost, folds),
-            Portion::Record(..) => lost.to_vec(),
+            Folds::Range(_, folds) => quarantine::healed(lost, folds),
+            Folds::Record(..) => lost.to_vec(),
         }
     }
 }

@@ -44,6 +44,8 @@ pub struct Batch {
     is_anew: bool,
     /// Chunks of this batch that are not durable yet, by name.
     own: NameMap<Pointer>,
+    /// Those of the batch before it that were not durable when this one began.
+    earlier: NameMap<Pointer>,
     /// The packs of its own that are being filled: data, metadata.
     open: [Option<Writer>; 2],
     /// Bytes of each class that may still go into shared packs.
@@ -66,6 +68,15 @@ impl Content {
     pub fn batch(&self) -> Batch {
         Batch::new(self.inner.clone())
     }
+
+    /// Begins a batch that finds the chunks of an earlier one, too, whose packs are on their way.
+    /// Its root may be committed only over a root of the earlier batch.
+    #[must_use]
+    pub fn batch_behind(&self, earlier: &Batch) -> Batch {
+        let mut batch = self.batch();
+        batch.earlier = earlier.own.clone();
+        batch
+    }
 }
 
 impl Batch {
@@ -76,6 +87,7 @@ impl Batch {
             is_cached: true,
             is_anew: false,
             own: NameMap::default(),
+            earlier: NameMap::default(),
             open: [None, None],
             shared_left: [limits::SHARED_BYTES_MAX.min(inner.config.pack_bytes / 4); 2],
             blobs: Blobs::default(),
@@ -188,7 +200,10 @@ impl Batch {
         if self.is_anew {
             return IndexAnswer::Nothing;
         }
-        self.inner.index.lookup(name)
+        match self.earlier.get(name) {
+            Some(pointer) => IndexAnswer::Place(*pointer),
+            None => self.inner.index.lookup(name),
+        }
     }
 
     /// Loads the footer of a pack that may hold the chunk, so that its neighbours are found too.
@@ -401,6 +416,17 @@ impl Batch {
             }
         });
         failed.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// Completes the packs and begins their uploads. From here on anyone can read every chunk
+    /// added so far, though the store may not have it yet.
+    pub async fn complete(&mut self) {
+        self.seal(Class::Data).await;
+        self.seal(Class::Metadata).await;
+        // A pack that is shared waits for no company.
+        for upload in self.uploads.iter().filter(|upload| upload.sealed().is_none()) {
+            upload.begin(&self.inner, granted(&self.inner.uploads).await);
+        }
     }
 
     /// Makes everything added so far durable in the store. After an error the call may be repeated:

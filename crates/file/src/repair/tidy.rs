@@ -242,7 +242,7 @@ impl Tidy<'_> {
         rows.insert(ORPHANS, Some(own.row(&totals)));
         let new = table::update(&self.home.content, batch, self.root, rows).await?;
         let counted = Counted { root: new, totals, files: Vec::new() };
-        *self.home.counted.lock() = Some(counted);
+        self.home.counted.lock().note(counted);
         Ok(new)
     }
 

@@ -1,5 +1,5 @@
-//! One destage batch: a prefix of the queue, folded into the home and committed by one conditional
-//! write of the vault.
+//! A destage batch: changes of the queue in their order, folded into the home and committed by one
+//! conditional write of the vault.
 //!
 //! Two orders hold. Chunks are durable (`flush`) before the vault that reaches them is written. And
 //! flash comes before the datastore: no vault is written whose checkpoint is beyond what the log
@@ -9,36 +9,37 @@
 use crate::ack::policy::Mode;
 use crate::ack::staged::{Staged, notify};
 use crate::destage::commit::{Attempt, Verdict, judge};
-use crate::destage::plan;
+use crate::destage::portion::{Base, Portion};
 use crate::destage::versions;
 use crate::queue::{Change, Payload};
 use crate::range::quarantine::Lost;
 use crate::recover::lives;
-use crate::shape::{Home, Portion};
+use crate::shape::{Folds, Home};
 use crate::state::{Finished, Landed};
 use crate::vault::snapshot;
 use crate::{Error, Vault, limits};
 use rekindle_base::{Kind, Serial};
+use rekindle_content::Batch;
 use rekindle_content::tree::Root;
 use rekindle_datastore::record::Held;
+use rekindle_env::Moment;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A prefix of the queue, and the root that it is folded into.
-struct Prefix {
-    changes: Vec<Change>,
+/// A batch that is ready for the store.
+pub(crate) struct Folded<'a> {
+    pub(crate) portion: Portion,
+    folds: Folds<'a>,
+    pub(crate) batch: Batch,
     root: Root,
-    /// The lost stretches of the root.
+    /// The lost stretches of that root.
     lost: Vec<Lost>,
-    checkpoint: Serial,
-    /// Most bytes that the batch may have.
-    bytes_max: u64,
 }
 
-impl Prefix {
-    /// The serial of the first change.
-    fn first(&self) -> Serial {
-        Serial(self.checkpoint.0 + 1 - self.changes.len() as u64)
+impl Folded<'_> {
+    /// The content that the next batch goes on from.
+    pub(crate) fn base(&self) -> Base {
+        Base { root: self.root, lost: self.lost.clone(), checkpoint: self.portion.checkpoint() }
     }
 }
 
@@ -49,33 +50,57 @@ pub(crate) enum Committed {
     Late(Finished),
 }
 
-/// Destages one batch.
-pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
+/// Folds changes into chunks and a new root.
+pub(crate) async fn fold(
+    volume: &Arc<Staged>,
+    portion: Portion,
+    mut batch: Batch,
+) -> Result<Folded<'_>, Error> {
     let inner = &volume.inner;
-    let begun = inner.env.now();
-    let Some(prefix) = take(volume) else { return Ok(()) };
-    let bytes: u64 = prefix.changes.iter().map(Change::cost).sum();
     // Changes that outlived a restart may be in memory only, too.
     let begins = inner.log.begins();
     if let Some(end) =
-        prefix.changes.iter().filter_map(Change::end).max().map(|end| end.max(begins))
+        portion.changes.iter().filter_map(Change::end).max().map(|end| end.max(begins))
         && inner.log.committed() < end
         && let Err(error) = inner.log.commit(end).await
     {
         // With dead flash the datastore is where these changes are safest.
         tracing::warn!(volume = %volume.name, %error, "destaging changes that flash does not have");
     }
-    let portion = match Portion::of(&volume.home, prefix.first(), &prefix.changes).await {
-        Ok(portion) => portion,
-        Err(error) => return Err(failed_by(volume, &prefix, error).await),
+    let folds = match Folds::of(&volume.home, portion.first(), &portion.changes).await {
+        Ok(folds) => folds,
+        Err(error) => return Err(failed_by(volume, &portion, error).await),
     };
-    let mut batch = inner.content.batch();
     batch.set_cached(volume.mode != Mode::Store { keep: false });
-    batch.expect(bytes);
-    let root = match portion.fold(&mut batch, &prefix.root).await {
+    batch.expect(portion.bytes());
+    let root = match folds.fold(&mut batch, &portion.base.root).await {
         Ok(root) => root,
-        Err(error) => return Err(failed_by(volume, &prefix, error).await),
+        Err(error) => return Err(failed_by(volume, &portion, error).await),
     };
+    let lost = folds.healed(&portion.base.lost);
+    if lost.len() > limits::LOST_MAX {
+        return Err(scattered(volume));
+    }
+    Ok(Folded { portion, folds, batch, root, lost })
+}
+
+/// The outcome of a batch that the store has taken.
+pub(crate) enum Stored {
+    /// The vault has its root.
+    Won,
+    /// The vault has the root of an earlier attempt.
+    Late,
+}
+
+/// Brings a batch into the store, commits it, and tells those who wait. `since`: from when on its
+/// time counts.
+pub(crate) async fn store(
+    volume: &Arc<Staged>,
+    folded: Folded<'_>,
+    since: Moment,
+) -> Result<Stored, Error> {
+    let inner = &volume.inner;
+    let Folded { portion, folds, mut batch, root, lost } = folded;
     let mut pause = Duration::ZERO;
     let flushed = inner.env.now();
     while let Err(error) = batch.flush().await {
@@ -86,59 +111,32 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
         }
         wait(volume, &error, &mut pause).await?;
     }
-    let over = portion.written_over(&prefix.root).await;
-    let attempt = Attempt { root, checkpoint: prefix.checkpoint, over };
-    let still_lost = portion.healed(&prefix.lost);
-    if still_lost.len() > limits::LOST_MAX {
-        return Err(scattered(volume));
-    }
-    let finished = match commit(volume, &attempt, &still_lost).await? {
+    let over = folds.written_over(&portion.base.root).await;
+    portion.base.assert_is(volume.gate.lock().vault());
+    let attempt = Attempt { root, checkpoint: portion.checkpoint(), over };
+    let bytes = portion.bytes();
+    let (stored, finished) = match commit(volume, &attempt, &lost).await? {
         Committed::Won(held) => {
             let finished = {
                 let mut gate = volume.gate.lock();
-                let time = inner.env.now().since(begun);
-                gate.destaging.drain.add(bytes, prefix.bytes_max, time);
+                let time = inner.env.now().since(since);
+                gate.destaging.drain.add(bytes, portion.bytes_max, time);
+                gate.destaging.succeeded();
                 let finished = gate.finish(*held);
                 volume.discounted(&gate.room, finished.flash_bytes);
                 finished
             };
             batch.committed();
-            finished
+            (Stored::Won, finished)
         }
-        Committed::Late(finished) => finished,
+        Committed::Late(finished) => (Stored::Late, finished),
     };
     metrics::counter!("rekindle_destaged_changes_total").increment(finished.changes.len() as u64);
     metrics::counter!("rekindle_destaged_bytes_total").increment(bytes);
     metrics::counter!("rekindle_destage_batches_total").increment(1);
     conclude(volume, finished).await;
-    Ok(())
-}
-
-/// Takes the changes of the next batch. In slices, because each change is cloned under the volume's
-/// lock; the front of the queue stays while a batch is in hand.
-fn take(volume: &Arc<Staged>) -> Option<Prefix> {
-    let (count, bytes_max, root, lost, checkpoint) = {
-        let gate = volume.gate.lock();
-        let mut bytes_max = volume.batch_bytes_max(&volume.share(&gate.room));
-        if gate.destaging.lost.is_some() && matches!(volume.home, Home::Range(_)) {
-            // A batch that holds both a damaged change and the one that overwrote it needs no
-            // damaged bytes.
-            bytes_max = u64::MAX;
-        }
-        let count = plan::prefix(gate.changes.queue.iter(), gate.foldable(), bytes_max);
-        let vault = gate.vault();
-        let checkpoint = Serial(vault.checkpoint.0 + count as u64);
-        (count, bytes_max, vault.root, vault.lost.clone(), checkpoint)
-    };
-    let mut changes = Vec::with_capacity(count);
-    while changes.len() < count {
-        let gate = volume.gate.lock();
-        let end = count.min(changes.len() + limits::SLICE_CHANGES);
-        changes.extend(
-            (changes.len()..end).filter_map(|index| gate.changes.queue.get(index).cloned()),
-        );
-    }
-    (count > 0).then_some(Prefix { changes, root, lost, checkpoint, bytes_max })
+    inner.admit_waiting();
+    Ok(stored)
 }
 
 /// Writes the vault until the outcome is known: an attempt with an unknown outcome is decided by
@@ -344,17 +342,17 @@ fn scattered(volume: &Staged) -> Error {
 
 /// The error of a batch that could not be folded. Names the changes that cannot be read back:
 /// damaged bytes are never folded, and never passed over in silence.
-async fn failed_by(volume: &Arc<Staged>, prefix: &Prefix, first: Error) -> Error {
+async fn failed_by(volume: &Arc<Staged>, portion: &Portion, first: Error) -> Error {
     if !matches!(first, Error::Log(rekindle_log::Error::Damaged { .. })) {
         return first;
     }
     let mut damaged = Vec::new();
     let mut buffer = Vec::new();
-    for (index, change) in prefix.changes.iter().enumerate() {
+    for (index, change) in portion.changes.iter().enumerate() {
         let Payload::Log(place) = &change.payload else { continue };
         buffer.resize(place.length() as usize, 0);
         if let Err(error @ rekindle_log::Error::Damaged { .. }) = place.read(0, &mut buffer).await {
-            let serial = Serial(prefix.first().0 + index as u64);
+            let serial = Serial(portion.first().0 + index as u64);
             damaged.push(format!("serial {serial} ({}): {error}", change.name()));
         }
     }

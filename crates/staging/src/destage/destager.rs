@@ -6,12 +6,12 @@
 //!
 //! A volume is in the ring while it has unfinished changes and no batch in hand; the ring is idle
 //! while no change is unfinished. [`crate::destage::plan`] decides what is due;
-//! [`crate::destage::batch`] carries out one batch.
+//! [`crate::destage::row`] carries out its batches.
 
 use crate::ack::policy::Mode;
 use crate::ack::staged::{Staged, notify};
-use crate::destage::batch;
 use crate::destage::plan::{Due, Facts, age_due, due, pause_after};
+use crate::destage::row;
 use crate::{Error, Inner, limits};
 use futures_util::future::{Either, join_all, select};
 use parking_lot::Mutex;
@@ -170,7 +170,7 @@ fn next(inner: &Arc<Inner>) -> Turn {
 /// Destages one batch of a volume and records the outcome.
 async fn destage(volume: &Arc<Staged>) {
     let outcome = {
-        let work = pin!(batch::run(volume));
+        let work = pin!(row::run(volume));
         let cut = pin!(async {
             volume.ending().await;
             if volume.may_promise(&volume.gate.lock()).is_ok() {
@@ -274,6 +274,11 @@ impl Staged {
             self.busy.send_replace(true);
         }
         (due, facts.bytes)
+    }
+
+    /// Whether the volume closes or staging stops.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.closing.is_on() || self.inner.destager.stopping.is_on()
     }
 
     /// Waits until the volume closes or staging stops.

@@ -40,13 +40,32 @@ pub(crate) enum Due {
     Never,
 }
 
+/// Whether `count` changes with `bytes` are a stream.
+fn are_stream(count: usize, bytes: u64) -> bool {
+    count > 0 && bytes >= (count as u64).saturating_mul(limits::STREAM_CHANGE_BYTES)
+}
+
 /// The unfinished bytes from which a volume is due by them alone: `bytes_max`, or fewer where its
 /// `count` changes with `bytes` are a stream.
 pub(crate) fn bytes_due(count: usize, bytes: u64, bytes_max: u64) -> u64 {
-    match bytes >= (count as u64).saturating_mul(limits::STREAM_CHANGE_BYTES) {
-        true => limits::STREAM_BYTES.min(bytes_max),
+    match are_stream(count, bytes) {
+        true => limits::STREAM_DUE_BYTES.min(bytes_max),
         false => bytes_max,
     }
+}
+
+/// Most bytes of one batch of `count` changes with `bytes`: `bytes_max`, or fewer of a stream.
+pub(crate) fn batch_bytes(count: usize, bytes: u64, bytes_max: u64) -> u64 {
+    match are_stream(count, bytes) {
+        true => limits::STREAM_BATCH_BYTES.min(bytes_max),
+        false => bytes_max,
+    }
+}
+
+/// Whether `count` changes with `bytes` that may be destaged are worth a batch behind the one in
+/// hand: they would make the volume due by themselves, or fill half of a batch.
+pub(crate) fn goes_on(count: usize, bytes: u64, destage_bytes: u64, bytes_max: u64) -> bool {
+    count > 0 && bytes >= bytes_due(count, bytes, destage_bytes).min(bytes_max / 2)
 }
 
 /// Decides when to destage a volume.

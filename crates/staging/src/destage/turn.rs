@@ -13,6 +13,11 @@ impl Drop for Turn<'_> {
 }
 
 impl Staged {
+    /// Whether a task waits for the destager's place.
+    pub(crate) fn is_turn_wanted(&self) -> bool {
+        self.busy.receiver_count() > 0
+    }
+
     /// Takes the destager's place as soon as no batch is in hand.
     pub(crate) async fn turn(&self) -> Turn<'_> {
         let mut busy = self.busy.subscribe();

@@ -9,7 +9,7 @@ use crate::Error;
 use crate::ack::staged::Staged;
 use crate::destage::batch;
 use crate::range::quarantine::{self, Lost};
-use crate::shape::{Home, Portion};
+use crate::shape::{Folds, Home};
 use crate::state::previous::PreviousRoot;
 use rekindle_base::{Kind, Serial};
 use rekindle_content::salvage::{Findings, MayDrop, Repaired, examine_earlier};
@@ -102,8 +102,8 @@ impl Staged {
             return Ok(None);
         }
         let first = before.checkpoint.next();
-        let portion = Portion::of(&self.home, first, &previous.changes).await?;
-        let root = portion.fold(&mut batch, &repaired.root).await?;
+        let folds = Folds::of(&self.home, first, &previous.changes).await?;
+        let root = folds.fold(&mut batch, &repaired.root).await?;
         let mut pause = Duration::ZERO;
         while let Err(error) = batch.flush().await {
             batch::wait(self, &error, &mut pause).await?;
@@ -112,7 +112,7 @@ impl Staged {
             self.gate.lock().destaging.error = None;
         }
         let gone = quarantine::with(&before.lost, &self.stretches_of(&repaired.lost));
-        let lost = portion.healed(&gone);
+        let lost = folds.healed(&gone);
         let changes = previous.changes.len() as u64;
         Ok(Some(Replayed { root, lost, repaired, changes, batch }))
     }

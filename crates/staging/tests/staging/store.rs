@@ -1,7 +1,7 @@
 //! A slow, failing, absent or full store: clients see no error, nothing is lost, and the backlog
 //! names the reason.
 
-use crate::bed::{MIB, Node, Setup, done, read, until};
+use crate::bed::{BLOCK, MIB, Node, Setup, done, read, until};
 use parking_lot::Mutex;
 use rekindle_datastore::backend::mem::Mem;
 use rekindle_datastore::layer::fault::Plan;
@@ -265,5 +265,29 @@ fn stopping_does_not_wait_for_a_store_that_is_gone() {
         node.staging.stop().await;
         volume.close().await.unwrap();
         assert!(env.now().since(begun) < Duration::from_secs(5), "{:?}", env.now().since(begun));
+    });
+}
+
+#[test]
+fn a_batch_is_on_its_way_while_the_one_before_is_committed() {
+    let mut setup = Setup::new(Policy::Back, Ack::Memory);
+    setup.size = 32 * MIB;
+    (setup.config.destage_bytes, setup.config.batch_bytes) = (MIB, 2 * MIB);
+    run(5, &setup, async |env, node| {
+        let volume = node.open(1).await.unwrap();
+        node.faults.set("latency=1s".parse().unwrap());
+        let blocks = 32 * MIB / BLOCK;
+        let block = |at: u64| (0..BLOCK).map(|byte| (at * byte / 8) as u8).collect::<Vec<_>>();
+        let begun = env.now();
+        for at in 0..blocks {
+            done(&volume, volume.write(at * BLOCK, &block(at), false)).await.unwrap();
+        }
+        volume.drain().await.unwrap();
+        let seconds = env.now().since(begun).as_secs();
+        // A second for the packs of each batch and one for its commit; 45 s one after the other.
+        assert!((16..34).contains(&seconds), "{seconds} s");
+        for at in (0..blocks).step_by(97) {
+            assert_eq!(read(&volume, at * BLOCK, BLOCK as usize).await, block(at), "{at}");
+        }
     });
 }

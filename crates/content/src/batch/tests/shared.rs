@@ -190,3 +190,43 @@ fn a_pack_that_is_in_the_store_is_read_from_there() {
         second.flush().await.unwrap();
     });
 }
+
+#[test]
+fn a_complete_batch_is_read_by_anyone_and_the_batch_behind_it_finds_its_chunks() {
+    far(async |env, store, broken| {
+        let content = Content::open(env, store, config());
+        let mut first = content.batch();
+        // Little goes into shared packs, much into packs of the batch's own.
+        let mut written = Vec::new();
+        for seed in 0..30 {
+            let class = if seed == 0 { Class::Metadata } else { Class::Data };
+            written.push((
+                class,
+                seed,
+                first.write(class, random(seed, 20_000), &[]).await.unwrap(),
+            ));
+        }
+        assert!(written.iter().any(|(.., at)| at.pack != written[1].2.pack));
+        broken.refuse_reads(true);
+        broken.refuse_writes(true);
+        first.complete().await;
+        for (class, seed, at) in &written {
+            let bytes = random(*seed, 20_000);
+            assert_eq!(content.read_uncached(at, *class).await.unwrap(), bytes, "{seed}");
+        }
+        let mut behind = content.batch_behind(&first);
+        let mut alone = content.batch();
+        for (class, seed, at) in &written {
+            let bytes = random(*seed, 20_000);
+            assert_eq!(behind.write(*class, bytes.clone(), &[]).await.unwrap(), *at);
+            assert_ne!(alone.write(*class, bytes, &[]).await.unwrap(), *at);
+        }
+        broken.refuse_reads(false);
+        broken.refuse_writes(false);
+        while first.flush().await.is_err() {}
+        first.committed();
+        let packs = content.stats().packs_written;
+        behind.flush().await.unwrap();
+        assert_eq!(content.stats().packs_written, packs, "it has nothing of its own");
+    });
+}

@@ -1,0 +1,82 @@
+//! Batches in a row: while one is on its way to the store, the next ones are folded, so neither the
+//! cores nor the line to the store are idle. They are committed in their order.
+
+use crate::ack::staged::Staged;
+use crate::destage::batch::{Folded, Stored, fold, store};
+use crate::destage::plan;
+use crate::destage::portion::{Portion, take};
+use crate::{Error, limits};
+use futures_util::future::{Either, select};
+use std::pin::pin;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Destages a batch, and those behind it for as long as there is much to destage.
+pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
+    let (ready, coming) = mpsc::channel(limits::ROW_BATCHES_READY);
+    let (folding, storing) = (pin!(fold_in_row(volume, ready)), pin!(store_in_row(volume, coming)));
+    match select(storing, folding).await {
+        Either::Left((stored, folding)) => match stored? {
+            Stored::Won => folding.await,
+            // Those behind it come to nothing, as they do with a batch that failed.
+            Stored::Late => Ok(()),
+        },
+        Either::Right((folded, storing)) => storing.await.and(folded),
+    }
+}
+
+/// Folds batch after batch, as long as there is enough for one.
+async fn fold_in_row<'a>(
+    volume: &'a Arc<Staged>,
+    ready: mpsc::Sender<Folded<'a>>,
+) -> Result<(), Error> {
+    let content = &volume.inner.content;
+    let mut next = take(volume, None).map(|first| (first, content.batch()));
+    let mut count = 0;
+    while let Some((portion, batch)) = next.take() {
+        let mut folded = fold(volume, portion, batch).await?;
+        count += 1;
+        if count < limits::ROW_BATCHES_MAX
+            && let Some(portion) = take_behind(volume, &folded)
+        {
+            // The next batch reads the root of this one.
+            folded.batch.complete().await;
+            next = Some((portion, content.batch_behind(&folded.batch)));
+        }
+        if ready.send(folded).await.is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Brings batch after batch into the store, in their order.
+async fn store_in_row(
+    volume: &Arc<Staged>,
+    mut coming: mpsc::Receiver<Folded<'_>>,
+) -> Result<Stored, Error> {
+    let mut since = volume.inner.env.now();
+    while let Some(folded) = coming.recv().await {
+        if let Stored::Late = store(volume, folded, since).await? {
+            return Ok(Stored::Late);
+        }
+        since = volume.inner.env.now();
+    }
+    Ok(Stored::Won)
+}
+
+/// Takes the changes of a batch behind one that is on its way, if there are enough of them, and
+/// neither the end of the volume nor another task waits for the destager.
+fn take_behind(volume: &Arc<Staged>, folded: &Folded<'_>) -> Option<Portion> {
+    if volume.is_ending() || volume.is_turn_wanted() {
+        return None;
+    }
+    if volume.gate.lock().destaging.lost.is_some() {
+        // A batch as large as can be may need no damaged bytes.
+        return None;
+    }
+    let portion = take(volume, Some(folded.base()))?;
+    let destage_bytes = volume.inner.config.destage_bytes;
+    let (count, bytes) = (portion.changes.len(), portion.bytes());
+    plan::goes_on(count, bytes, destage_bytes, portion.bytes_max).then_some(portion)
+}
