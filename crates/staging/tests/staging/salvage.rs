@@ -1,6 +1,6 @@
 //! Salvage of a volume in service: lost bytes are quarantined exactly, everything else goes on.
 
-use crate::bed::{BLOCK, Node, Setup, done, read};
+use crate::bed::{BLOCK, MIB, Node, Setup, done, read};
 use bytes::Bytes;
 use rekindle_base::Kind;
 use rekindle_content::tree;
@@ -80,6 +80,32 @@ fn what_is_lost_is_named_until_it_is_written_over() {
         assert_eq!(read(&volume, 0, 4 * BLOCK as usize).await.len(), 4 * BLOCK as usize);
         assert_eq!(read(&volume, 2 * BLOCK, BLOCK as usize).await, block(2));
         assert!(node.vault(1).await.lost.is_empty());
+    });
+}
+
+#[test]
+fn what_is_lost_stays_so_while_batches_follow_each_other() {
+    let (world, store) = (World::new(4, Faults::none()), Mem::store());
+    world.block_on(async {
+        let mut setup = Setup::new(Policy::Uncached, Ack::Memory);
+        setup.size = 32 * MIB;
+        (setup.config.destage_bytes, setup.config.batch_bytes) = (MIB, 2 * MIB);
+        let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
+        let volume = planted(&node).await;
+        volume.drain().await.unwrap();
+        damage(&node, &store, 2).await;
+        damage(&node, &store, 3).await;
+        volume.salvage(Allowance::ALL, &AtomicU64::new(0)).await.unwrap();
+        assert_eq!(node.vault(1).await.lost, [Lost { position: 2 * BLOCK, span: 2 * BLOCK }]);
+        node.faults.set("latency=100ms".parse().unwrap());
+        let blocks = (4..2048).chain([3]);
+        for at in blocks {
+            done(&volume, volume.write(at * BLOCK, &block(at as u8), false)).await.unwrap();
+        }
+        volume.drain().await.unwrap();
+        assert_eq!(node.vault(1).await.lost, [Lost { position: 2 * BLOCK, span: BLOCK }]);
+        assert_eq!(refusal(&volume, 2 * BLOCK, BLOCK).await.kind(), Kind::Damaged);
+        assert_eq!(read(&volume, 3 * BLOCK, BLOCK as usize).await, block(3));
     });
 }
 

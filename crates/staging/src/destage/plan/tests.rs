@@ -53,18 +53,22 @@ fn each_trigger_makes_a_volume_due() {
 #[test]
 fn a_stream_is_destaged_early_and_many_small_changes_are_not() {
     let (mib, most) = (1 << 20, 1 << 30);
-    assert_eq!(bytes_due(100, 100 * mib, most), 64 * mib);
-    assert_eq!(bytes_due(100, 100 * (64 << 10), most), 64 * mib);
+    assert_eq!(bytes_due(100, 100 * mib, most), 32 * mib);
+    assert_eq!(bytes_due(100, 100 * (64 << 10), most), 32 * mib);
     assert_eq!(bytes_due(100, 100 * (64 << 10) - 1, most), most);
     assert_eq!(bytes_due(100, 100 * mib, 7 * mib), 7 * mib, "the setting is a bound");
+    assert_eq!(batch_bytes(100, 100 * mib, most), 64 * mib, "in small batches");
+    assert_eq!(batch_bytes(100, 100 * (64 << 10) - 1, most), most);
+    assert_eq!(batch_bytes(100, 100 * mib, 7 * mib), 7 * mib);
+    assert_eq!(batch_bytes(0, 0, most), most);
 }
 
 #[test]
 fn a_batch_follows_another_when_much_is_left() {
     let (mib, most) = (1 << 20, 1 << 30);
     assert!(!goes_on(0, 0, 0, 0), "nothing is left");
-    assert!(goes_on(64, 64 * mib, most, most), "a stream is due");
-    assert!(!goes_on(63, 63 * mib, most, most));
+    assert!(goes_on(32, 32 * mib, most, most), "a stream is due");
+    assert!(!goes_on(31, 31 * mib, most, most));
     // Small changes: half of a batch, or what makes the volume due.
     assert!(!goes_on(1 << 20, 511 * mib, most, most) && goes_on(1 << 20, 512 * mib, most, most));
     assert!(goes_on(1 << 20, 7 * mib, 7 * mib, most));
