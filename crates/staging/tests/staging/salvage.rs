@@ -87,8 +87,8 @@ fn what_is_lost_is_named_until_it_is_written_over() {
 fn what_is_lost_stays_so_while_batches_follow_each_other() {
     let (world, store) = (World::new(4, Faults::none()), Mem::store());
     world.block_on(async {
-        let mut setup = Setup::new(Policy::Uncached, Ack::Memory);
-        setup.size = 32 * MIB;
+        let mut setup = Setup::new(Policy::Back, Ack::Memory);
+        (setup.size, setup.cache_bytes) = (32 * MIB, 0);
         (setup.config.destage_bytes, setup.config.batch_bytes) = (MIB, 2 * MIB);
         let node = Node::start(&world.env(), &setup, &store, Plan::default()).await;
         let volume = planted(&node).await;
