@@ -236,8 +236,8 @@ impl Staged {
         let progress = self.inner.log.progress();
         let shown = self.mode.shows(&progress);
         let mut gate = self.gate.lock();
-        if *self.busy.borrow() {
-            // A salvage has taken the destager's place for a commit.
+        if *self.busy.borrow() || self.is_turn_wanted() {
+            // A salvage or a snapshot has the destager's place, or waits for it.
             return (Due::In(limits::PENDING_CHECK), 0);
         }
         if gate.changes.pending() > 0 {

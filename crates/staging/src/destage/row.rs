@@ -17,12 +17,18 @@ pub(crate) async fn run(volume: &Arc<Staged>) -> Result<(), Error> {
     let (folding, storing) = (pin!(fold_in_row(volume, ready)), pin!(store_in_row(volume, coming)));
     match select(storing, folding).await {
         Either::Left((stored, folding)) => match stored? {
-            Stored::Won => folding.await,
-            // Those behind it come to nothing, as they do with a batch that failed.
-            Stored::Late => Ok(()),
+            After::Next => folding.await,
+            After::Nothing => Ok(()),
         },
         Either::Right((folded, storing)) => storing.await.and(folded),
     }
+}
+
+/// What comes behind a batch that is stored.
+enum After {
+    Next,
+    /// The batches behind it come to nothing, as they do behind one that failed.
+    Nothing,
 }
 
 /// Folds batch after batch, as long as there is enough for one.
@@ -54,25 +60,28 @@ async fn fold_in_row<'a>(
 async fn store_in_row(
     volume: &Arc<Staged>,
     mut coming: mpsc::Receiver<Folded<'_>>,
-) -> Result<Stored, Error> {
+) -> Result<After, Error> {
     let mut since = volume.inner.env.now();
     while let Some(folded) = coming.recv().await {
-        if let Stored::Late = store(volume, folded, since).await? {
-            return Ok(Stored::Late);
+        let stored = store(volume, folded, since).await?;
+        // Those that are folded already are folded again later, and find their chunks.
+        if matches!(stored, Stored::Late) || is_to_leave(volume) {
+            return Ok(After::Nothing);
         }
         since = volume.inner.env.now();
     }
-    Ok(Stored::Won)
+    Ok(After::Next)
 }
 
-/// Takes the changes of a batch behind one that is on its way, if there are enough of them, and
-/// neither the end of the volume nor another task waits for the destager.
+/// Whether the end of the volume, or another task, waits for the destager.
+fn is_to_leave(volume: &Staged) -> bool {
+    volume.is_ending() || volume.is_turn_wanted()
+}
+
+/// Takes the changes of a batch behind one that is on its way, if there are enough of them.
 fn take_behind(volume: &Arc<Staged>, folded: &Folded<'_>) -> Option<Portion> {
-    if volume.is_ending() || volume.is_turn_wanted() {
-        return None;
-    }
-    if volume.gate.lock().destaging.lost.is_some() {
-        // A batch as large as can be may need no damaged bytes.
+    // Where bytes are damaged, a batch as large as can be may need none of them.
+    if is_to_leave(volume) || volume.gate.lock().destaging.lost.is_some() {
         return None;
     }
     let portion = take(volume, Some(folded.base()))?;

@@ -1,6 +1,7 @@
 //! Snapshots hold exactly what their serials say, whatever becomes of the log and of other lives.
 
-use crate::bed::{Node, Setup, done, read};
+use crate::bed::{BLOCK, MIB, Node, Setup, done, read};
+use futures_util::future::{Either, select};
 use rekindle_base::Serial;
 use rekindle_datastore::Store;
 use rekindle_datastore::backend::mem::Mem;
@@ -9,6 +10,7 @@ use rekindle_env::Env;
 use rekindle_env::sim::{Faults, World};
 use rekindle_staging::{Ack, Error, Home, Policy, RangeHome, Staged};
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -127,4 +129,39 @@ fn a_snapshot_amid_writes_and_batches_shows_what_its_serial_says() {
             }
         });
     }
+}
+
+#[test]
+fn a_snapshot_waits_for_one_batch_of_a_stream_and_not_for_its_end() {
+    let world = World::new(1, Faults::none());
+    let env = world.env();
+    let mut setup = Setup::new(Policy::Back, Ack::Memory);
+    setup.size = 32 * MIB;
+    (setup.config.destage_bytes, setup.config.batch_bytes) = (MIB, 2 * MIB);
+    world.block_on(async {
+        let node = start(&env, &setup, &Mem::store()).await;
+        let volume = node.open(1).await.unwrap();
+        let stream = async {
+            for at in 0..100_000 {
+                let bytes = [at as u8; BLOCK as usize];
+                let written = volume.write(at * BLOCK % setup.size, &bytes, false);
+                done(&volume, written).await.unwrap();
+                env.sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let snapshots = async {
+            env.sleep(Duration::from_secs(10)).await;
+            node.faults.set("latency=500ms".parse().unwrap());
+            for number in 0..5 {
+                env.sleep(Duration::from_secs(7)).await;
+                let begun = env.now();
+                volume.take_snapshot(&number.to_string()).await.unwrap();
+                let time = env.now().since(begun);
+                // The packs of a batch, its commit, the snapshot.
+                assert!(time < Duration::from_secs(4), "{time:?}");
+            }
+        };
+        let ended = select(pin!(stream), pin!(snapshots)).await;
+        assert!(matches!(ended, Either::Right(_)), "the stream ends later");
+    });
 }
