@@ -53,6 +53,6 @@ pub const KEPT_MAX: u64 = 100_000;
 pub const COLLISIONS_MAX: u64 = 256;
 /// Deepest directory into which a rename moves another one: it looks at the way to the root.
 pub const DEPTH_MAX: usize = 100_000;
-/// Roots on their way to the store for which what was counted is kept: one is folded while the one
-/// before is committed, and one more may have failed.
+/// Roots on their way to the store for which what was counted is kept: one is committed, one waits
+/// for that, one is being folded.
 pub const COUNTED_MAX: usize = 3;

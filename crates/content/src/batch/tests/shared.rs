@@ -196,6 +196,7 @@ fn a_complete_batch_is_read_by_anyone_and_the_batch_behind_it_finds_its_chunks()
     far(async |env, store, broken| {
         let content = Content::open(env, store, config());
         let mut first = content.batch();
+        first.set_cached(false);
         // Little goes into shared packs, much into packs of the batch's own.
         let mut written = Vec::new();
         for seed in 0..30 {
