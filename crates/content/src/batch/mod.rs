@@ -70,7 +70,8 @@ impl Content {
     }
 
     /// Begins a batch that finds the chunks of an earlier one, too, whose packs are on their way.
-    /// Its root may be committed only over a root of the earlier batch.
+    /// Its root may be committed only over a root of the earlier batch. It finds nothing of batches
+    /// before that: they may have ended, and a sweep since then may have condemned their chunks.
     #[must_use]
     pub fn batch_behind(&self, earlier: &Batch) -> Batch {
         let mut batch = self.batch();
@@ -395,6 +396,11 @@ impl Batch {
         upload.begin(&self.inner, permit);
     }
 
+    async fn seal_all(&mut self) {
+        self.seal(Class::Data).await;
+        self.seal(Class::Metadata).await;
+    }
+
     /// Removes the packs that are durable and returns the first error. Packs whose uploads failed
     /// are kept, so that `flush` can try again.
     fn reap(&mut self) -> Result<(), Error> {
@@ -421,8 +427,7 @@ impl Batch {
     /// Completes the packs and begins their uploads. From here on anyone can read every chunk
     /// added so far, though the store may not have it yet.
     pub async fn complete(&mut self) {
-        self.seal(Class::Data).await;
-        self.seal(Class::Metadata).await;
+        self.seal_all().await;
         // A pack that is shared waits for no company.
         for upload in self.uploads.iter().filter(|upload| upload.sealed().is_none()) {
             upload.begin(&self.inner, granted(&self.inner.uploads).await);
@@ -433,8 +438,7 @@ impl Batch {
     /// packs whose uploads failed are uploaded once more. A shared pack that could not be uploaded
     /// is an error of each batch in it, and one attempt serves all of them.
     pub async fn flush(&mut self) -> Result<(), Error> {
-        self.seal(Class::Data).await;
-        self.seal(Class::Metadata).await;
+        self.seal_all().await;
         join_all(self.uploads.iter().map(|upload| upload.end(&self.inner))).await;
         self.reap()
     }

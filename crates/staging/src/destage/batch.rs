@@ -72,7 +72,7 @@ pub(crate) async fn fold(
         Err(error) => return Err(failed_by(volume, &portion, error).await),
     };
     batch.set_cached(volume.mode != Mode::Store { keep: false });
-    batch.expect(portion.bytes());
+    batch.expect(portion.bytes);
     let root = match folds.fold(&mut batch, &portion.base.root).await {
         Ok(root) => root,
         Err(error) => return Err(failed_by(volume, &portion, error).await),
@@ -114,7 +114,7 @@ pub(crate) async fn store(
     let over = folds.written_over(&portion.base.root).await;
     portion.base.assert_is(volume.gate.lock().vault());
     let attempt = Attempt { root, checkpoint: portion.checkpoint(), over };
-    let bytes = portion.bytes();
+    let bytes = portion.bytes;
     let (stored, finished) = match commit(volume, &attempt, &lost).await? {
         Committed::Won(held) => {
             let finished = {

@@ -1,8 +1,8 @@
-//! The destager: workers that take volumes from a ring, one batch each, so that no volume waits for
-//! another's backlog. Volumes with little to destage are taken together, those that are nearly due
-//! with one that is due: their batches run at once and share packs, so that many small commits cost
-//! few requests. Commits for which nothing but age is a reason keep a pace: the longer they pause,
-//! the more volumes go together.
+//! The destager: workers that take volumes from a ring, a row of batches each, so that no volume
+//! waits for another's backlog. Volumes with little to destage are taken together, those that are
+//! nearly due with one that is due: their batches run at once and share packs, so that many small
+//! commits cost few requests. Commits for which nothing but age is a reason keep a pace: the longer
+//! they pause, the more volumes go together.
 //!
 //! A volume is in the ring while it has unfinished changes and no batch in hand; the ring is idle
 //! while no change is unfinished. [`crate::destage::plan`] decides what is due;

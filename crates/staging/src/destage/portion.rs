@@ -36,6 +36,8 @@ impl Base {
 pub(crate) struct Portion {
     pub(crate) changes: Vec<Change>,
     pub(crate) base: Base,
+    /// Bytes of the changes.
+    pub(crate) bytes: u64,
     /// Most bytes that the batch may have.
     pub(crate) bytes_max: u64,
 }
@@ -49,21 +51,17 @@ impl Portion {
     pub(crate) fn checkpoint(&self) -> Serial {
         Serial(self.base.checkpoint.0 + self.changes.len() as u64)
     }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.changes.iter().map(Change::cost).sum()
-    }
 }
 
 /// Takes the changes of the next batch. In slices, because each change is cloned under the volume's
-/// lock; batches before this one may leave the queue meanwhile. `base`: what the batch goes on
-/// from, if not from the vault.
-pub(crate) fn take(volume: &Arc<Staged>, base: Option<Base>) -> Option<Portion> {
+/// lock; batches before this one may leave the queue meanwhile. `behind`: what the batch before it
+/// leaves, if that is on its way; then there must be enough for another one.
+pub(crate) fn take(volume: &Arc<Staged>, behind: Option<Base>) -> Option<Portion> {
     // Count of the changes at the front of the queue that come before this serial's.
     let before = |gate: &VolumeState, serial: u64| {
         usize::try_from(serial.checked_sub(gate.checkpoint().0)?).ok()
     };
-    let (base, count, bytes_max) = {
+    let (base, count, bytes, bytes_max) = {
         let gate = volume.gate.lock();
         let queue = &gate.changes.queue;
         let bytes_max = volume.batch_bytes_max(&volume.share(&gate.room));
@@ -73,10 +71,17 @@ pub(crate) fn take(volume: &Arc<Staged>, base: Option<Base>) -> Option<Portion> 
             // damaged bytes.
             bytes_max = u64::MAX;
         }
-        let base = base.unwrap_or_else(|| Base::of(gate.vault()));
+        let must_be_worth_it = behind.is_some();
+        let base = behind.unwrap_or_else(|| Base::of(gate.vault()));
         let ahead = before(&gate, base.checkpoint.0)?;
         let ready = gate.foldable().saturating_sub(ahead);
-        (base, plan::prefix(queue.iter().skip(ahead), ready, bytes_max), bytes_max)
+        let count = plan::prefix(queue.iter().skip(ahead), ready, bytes_max);
+        let bytes = queue.iter().skip(ahead).take(count).map(Change::cost).sum();
+        let destage_bytes = volume.inner.config.destage_bytes;
+        if must_be_worth_it && !plan::goes_on(count, bytes, destage_bytes, bytes_max) {
+            return None;
+        }
+        (base, count, bytes, bytes_max)
     };
     let mut changes = Vec::with_capacity(count);
     while changes.len() < count {
@@ -88,5 +93,5 @@ pub(crate) fn take(volume: &Arc<Staged>, base: Option<Base>) -> Option<Portion> 
             changes.push(gate.changes.queue.get(index)?.clone());
         }
     }
-    (count > 0).then_some(Portion { changes, base, bytes_max })
+    (count > 0).then_some(Portion { changes, base, bytes, bytes_max })
 }

@@ -3,7 +3,6 @@
 
 use crate::ack::staged::Staged;
 use crate::destage::batch::{Folded, Stored, fold, store};
-use crate::destage::plan;
 use crate::destage::portion::{Portion, take};
 use crate::{Error, limits};
 use futures_util::future::{Either, select};
@@ -84,8 +83,5 @@ fn take_behind(volume: &Arc<Staged>, folded: &Folded<'_>) -> Option<Portion> {
     if is_to_leave(volume) || volume.gate.lock().destaging.lost.is_some() {
         return None;
     }
-    let portion = take(volume, Some(folded.base()))?;
-    let destage_bytes = volume.inner.config.destage_bytes;
-    let (count, bytes) = (portion.changes.len(), portion.bytes());
-    plan::goes_on(count, bytes, destage_bytes, portion.bytes_max).then_some(portion)
+    take(volume, Some(folded.base()))
 }

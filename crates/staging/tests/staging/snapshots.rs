@@ -161,10 +161,7 @@ fn a_snapshot_waits_for_one_batch_of_a_stream_and_not_for_its_end() {
                 assert!(time < Duration::from_secs(4), "{time:?}");
             }
         };
-        let is_over = match select(pin!(stream), pin!(snapshots)).await {
-            Either::Left(_) => false,
-            Either::Right(_) => true,
-        };
+        let is_over = matches!(select(pin!(stream), pin!(snapshots)).await, Either::Right(_));
         assert!(is_over, "the stream ends later");
     });
 }
